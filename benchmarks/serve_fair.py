@@ -74,13 +74,21 @@ class Sleeping:
 
     def __init__(self, tokens: int) -> None:
         """`tokens` of a micro-batch."""
-        self.tokens = tokens
+        self.tokens, self.passes = tokens, dict[str, Iterator[PassResult | None]]()
 
     def create(self, model: str, shape: Any) -> None:
         """Nothing."""
 
     def remove(self, model: str) -> None:
         """Nothing."""
+
+    def begin(self, model: str, *given: Any, backward: bool) -> None:
+        """Begin a pass."""
+        self.passes[model] = self.forward_backward(model, *given, backward=backward)
+
+    def proceed(self, model: str) -> PassResult | None:
+        """Sleep for a micro-batch."""
+        return next(self.passes[model])
 
     def forward_backward(
         self, model: str, data: Sequence[Datum], loss: str, settings: Any, *, backward: bool

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -95,7 +96,8 @@ async def measured(settings: Config, adapters: Sequence[Path], args: argparse.Na
     if alone:
         rows.append(["a run's server, no adapters", f"{alone:,.0f}", "1.000", "", ""])
     model = load_model(settings.model, device=device, seed=0)
-    samplers = await open_samplers(settings, model, None)
+    models = SimpleNamespace(base=model, kind=device.type, launch=launch)
+    samplers = await open_samplers(settings, models, None)
     try:
         ways = {"base": [None], "one adapter": adapters[:1], f"{len(adapters)} adapters": list(adapters)}
         for way, weights in ways.items():

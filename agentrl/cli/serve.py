@@ -10,11 +10,14 @@ trainer.default_local_dir (default runs/serve), and a restart goes on from there
 import argparse
 import asyncio
 import secrets
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 from agentrl.cli.common import add_config_arguments, load_config, terminal, use_idle_cores
+from agentrl.config.derived import processes
 from agentrl.core.paths import absolute
+from agentrl.runtime.ray import need_ray
 from agentrl_sandbox.guard import is_loopback
 
 PORT = 8600
@@ -38,21 +41,39 @@ def run(args: argparse.Namespace) -> None:
     use_idle_cores(config.trainer, config.rollout)
     token = args.token or ("" if is_loopback(args.host) else f"{secrets.token_urlsafe(18)}.")
     # The SDK takes no keys without tml-.
-    asyncio.run(_serve(config, f"tml-{token.removeprefix('tml-')}", args.host, args.port))
+    where = f"tml-{token.removeprefix('tml-')}", args.host, args.port
+    from agentrl.training.checkpoint.restarts import run_with_restarts
+
+    folder = Path(config.trainer.default_local_dir)
+    run_with_restarts(lambda config: asyncio.run(_serve(config, *where)), config, folder)
 
 
 async def _serve(config: Any, token: str, host: str, port: int) -> None:
     from agentrl.serve.app import serve
-    from agentrl.serve.models import Models
     from agentrl.serve.samplers import open_samplers
     from agentrl.serve.service import Service
     from agentrl.training import load_tokenizer, stop_token_ids
 
-    models, tokenizer = Models(config), load_tokenizer(config.model)
-    samplers = await open_samplers(config, models.base, tokenizer)
+    tokenizer = load_tokenizer(config.model)
     ends, folder = stop_token_ids(config.model) or (tokenizer.eos_token_id,), Path(config.trainer.default_local_dir)
-    service = Service(models, samplers, absolute(config.model.path), config.rollout.max_model_len, ends, folder)
-    await serve(service, token, host, port, lambda url: terminal().print(INVITATION.format(url=url, key=f"{token}try")))
+    with ExitStack() as stack:
+        models = _open(config, stack)
+        samplers = await open_samplers(config, models, tokenizer)
+        service = Service(models, samplers, absolute(config.model.path), config.rollout.max_model_len, ends, folder)
+        show = terminal().print
+        await serve(service, token, host, port, lambda url: show(INVITATION.format(url=url, key=f"{token}try")))
+
+
+def _open(config: Any, stack: ExitStack) -> Any:
+    """The models, in this process or on ranks."""
+    if processes(config.trainer, config.rollout) == 1:
+        from agentrl.serve.models import Models
+
+        return Models(config)
+    need_ray(config)
+    from agentrl.serve.ranks import RayModels
+
+    return stack.enter_context(closing(RayModels(config)))
 
 
 INVITATION = """Serving at [bold cyan]{url}[/]  (Ctrl-C stops)

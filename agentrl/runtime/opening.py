@@ -47,7 +47,7 @@ def open_sft(config: SftConfig) -> Run:
     if trainer.nnodes * trainer.n_gpus_per_node == 1:
         return Run(config)
     need_ray(config)
-    from agentrl.runtime.ray.sft import RaySft
+    from agentrl.runtime.ray.all_ranks import AllRanks, SftRank
 
-    run: Any = RaySft(config)  # it has the methods of a Run
+    run: Any = AllRanks(SftRank, config)  # it has the methods of a Run
     return run

@@ -86,14 +86,16 @@ def _dro(beta: float, logprobs: Tensor, micro: Any) -> Tensor:
 
 def pack_data(data: Sequence[Datum], loss: Loss, *, vocabulary: int, longest: int) -> Batch:
     """A batch of the data, on the CPU. A sequence has one token more than its datum: row i of the datum's columns
-    belongs to token i + 1. Raises UserError for data that do not fit the loss or the model."""
+    belongs to token i + 1. Their indices begin at 1: 0 is that of a dummy batch.
+
+    Raises UserError for data that do not fit the loss or the model."""
     rows = [_row(f"datum {i}:", datum, loss, vocabulary, longest) for i, datum in enumerate(data)]
     if not rows:
         raise UserError("there are no data; send at least one datum")
     width = max(row["targets"].shape[1] for row in rows)
     columns = {n: torch.cat([F.pad(row[n], (0, width - row[n].shape[1])) for row in rows]) for n in rows[0]}
     given: dict[str, Any] = {n: c if n in ("targets", "weights") else c[:, 0] for n, c in columns.items()}
-    given = {"weights": columns["mask"].float(), "index": torch.arange(len(rows))} | given
+    given = {"weights": columns["mask"].float(), "index": torch.arange(1, len(rows) + 1)} | given
     media = Media.of([datum.media for datum in data])
     return Batch.of(lengths=[len(row["ids"]) for row in rows], media=media, **given)
 

@@ -11,7 +11,7 @@ import asyncio
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from dataclasses import field as member
 from math import inf
@@ -24,7 +24,7 @@ from agentrl.core.errors import UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import parse
-from agentrl.serve.contract import Adam, AdapterShape, PassResult
+from agentrl.serve.contract import Adam, AdapterShape
 from agentrl.serve.wire import Answer, Body, field, pass_input, pass_message
 from agentrl.tracking.loggers import METRICS_FILE, FileLogger
 
@@ -55,8 +55,8 @@ class Command:
     path: str
     body: bytes = b""
     answer: "asyncio.Future[Answer]" = member(default_factory=lambda: asyncio.get_running_loop().create_future())
-    passes: Iterator[PassResult | None] | None = None
-    """What is left of a pass that has begun."""
+    begun: bool = False
+    """Whether its pass has begun."""
 
     @property
     def failed(self) -> bool:
@@ -120,7 +120,7 @@ class TrainingRun:
             self._write(command.seq, "answer", answer if isinstance(answer, bytes) else orjson.dumps(answer))
             command.answer.set_result(answer)
         self.steps += command.path == "optim_step" and not command.failed
-        command.body, command.passes, self.next = b"", None, command.seq + 1
+        command.body, self.next = b"", command.seq + 1
 
     def do(self, command: Command) -> Answer | None:
         """Have the trainer carry out a command, or one micro-batch of it; None: there are more. Raises Refused,
@@ -159,10 +159,11 @@ class TrainingRun:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     def _forward_backward(self, command: Command) -> Answer | None:
-        if command.passes is None:
+        if not command.begun:
             data, loss, settings, forward_only = pass_input(command.body, self.trainer.processor)
-            command.passes = self.trainer.forward_backward(self.id, data, loss, settings, backward=not forward_only)
-        if (result := next(command.passes)) is None:
+            self.trainer.begin(self.id, data, loss, settings, backward=not forward_only)
+            command.begun = True
+        if (result := self.trainer.proceed(self.id)) is None:
             return None
         self._loss = result.metrics["loss:sum"]
         return pass_message(result)

@@ -36,7 +36,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import FinishReason, Generation, Sampling, limit_sampling
 from agentrl.engines.hf.adapters import LoadedAdapter, adapted, same_weights
 from agentrl.engines.hf.fallback import evaluating
-from agentrl.engines.launching import engine_in_process, launch
+from agentrl.engines.launching import engine_in_process
 from agentrl.engines.scores import TokenScores, checked_scores
 from agentrl.engines.servers import RemoteEngine
 from agentrl.training.batches.batch import Batch
@@ -54,16 +54,16 @@ LOOK = 16
 POLL_SECONDS = 0.005
 
 
-async def open_samplers(config: Config, model: ModelHandle, tokenizer: Any) -> "Samplers":
-    """The samplers of `rollout.name`, beside the loaded policy. Raises UserError."""
-    rank = config.model.lora_rank or RANK
-    device = next(model.module.parameters()).device.type
-    servers = launch(_with_adapters(config, model, rank, device), device)
+async def open_samplers(config: Config, models: Any, tokenizer: Any) -> "Samplers":
+    """The samplers of `rollout.name`, beside the `models` that are trained (`Models`, `RayModels`): with their base,
+    and on devices of their kind. Raises UserError."""
+    model, kind, rank = models.base, models.kind, config.model.lora_rank or RANK
+    servers = models.launch(_with_adapters(config, model, rank, kind), kind)
     if servers is None:
         engine: Any = engine_in_process(config, model.module)
         samplers: Samplers = ModuleSamplers(engine, tokenizer, model, Path(str(config.model.path)))
     else:
-        engine = RemoteEngine(servers.backend, servers.replicas, None, scratch=servers.scratch)
+        engine = RemoteEngine(servers.backend, servers.replicas, None, scratch=getattr(servers, "scratch", None))
         samplers = ServerSamplers(engine, tokenizer, model)
         samplers.rank, samplers.topk = rank, TOPK
     await engine.start()

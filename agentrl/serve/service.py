@@ -27,6 +27,7 @@ from agentrl.http.refusals import Refused
 from agentrl.serve import downloads, runs, wire
 from agentrl.serve.runs import INFO, NOTE, TrainingRun, facts_in, folder_of
 from agentrl.serve.wire import Answer, Body, field
+from agentrl.training.checkpoint.restarts import WorkerDied
 
 if TYPE_CHECKING:
     from agentrl.serve.models import Models  # which imports torch
@@ -369,6 +370,8 @@ async def answered(work: Awaitable[Any]) -> Any:
         return await work
     except (UserError, Refused) as error:
         return {"error": str(error), "category": "user"}
+    except WorkerDied:  # the command runs again after a restart
+        raise
     except Exception as error:
         log.exception("a request failed")
         return {"error": f"{type(error).__name__}: {error}", "category": "server"}

@@ -15,13 +15,14 @@ from agentrl.serve.contract import Adam
 from agentrl.serve.losses import LossFunction
 from agentrl.training import load_tokenizer
 from agentrl.training.batches.batch import Batch
+from agentrl.training.batches.splitting import assign_shares
 from agentrl.training.model.export import save_pretrained
 from agentrl.training.model.handle import ModelHandle
 from agentrl.training.model.head.logprobs import TokenLogprobs
 from agentrl.training.parallel.ranks import ALONE
 from agentrl.training.roles.making import Roles
 from agentrl.training.sft.model import SftReport
-from agentrl.training.update.micro_batches import micro_batching_of
+from agentrl.training.update.micro_batches import for_ranks, micro_batching_of
 from agentrl.training.update.optimizer import Optimizer
 from agentrl.training.update.passes import fit_passes
 from agentrl.training.update.trainable import Split, Steps, Trainable
@@ -33,13 +34,13 @@ class PassReport(SftReport):
 
     parts: list[tuple[Batch, Tensor]] = field(default_factory=list)
 
-    def logprobs(self) -> list[Tensor]:
-        """The log-probs of each sequence, f32 [N, K] on the CPU, in the order of the batch."""
+    def logprobs(self) -> dict[int, Tensor]:
+        """The log-probs of this rank's sequences, f32 [N, K] on the CPU, by their places in the batch."""
         found: dict[int, Tensor] = {}  # passes that were taken again come later
         for micro, logprobs in self.parts:
             assert micro.index is not None
             found |= zip(micro.index.tolist(), logprobs.cpu().split(micro.lengths), strict=True)
-        return [found[i][1:] for i in sorted(found)]
+        return {i - 1: found[i][1:] for i in found if i}
 
 
 class Tenant(Trainable):
@@ -53,8 +54,11 @@ class Tenant(Trainable):
         self.roles, self.slot, self.tensors = roles, slot, tensors
         actor, device = roles.config.actor, roles.device
         constant = replace(actor.optim, lr_scheduler_type="constant", lr_warmup_steps=0)
-        optimizer = Optimizer.of(model, replace(actor, optim=constant), total_steps=1, key="actor.optim")
-        sizes, steps = replace(micro_batching_of(actor, device), shares=roles.shares(model)), Steps(1, 1, False, seed=0)
+        ranks = ALONE if slot else roles.ranks  # each rank has an adapter whole, and takes the same steps
+        settings = replace(actor, optim=constant)
+        optimizer = Optimizer.of(model, settings, total_steps=1, key="actor.optim", ranks=ranks)
+        sizes = for_ranks(micro_batching_of(actor, device), model, ranks=roles.ranks)
+        sizes, steps = replace(sizes, shares=roles.shares(model)), Steps(1, 1, False, seed=0)
         super().__init__(model, optimizer=optimizer, micro_batching=sizes, steps=steps, device=device)
         self.score = TokenLogprobs(model)
         self._fitted = device.type != "cuda"
@@ -63,11 +67,13 @@ class Tenant(Trainable):
     def compute(self, batch: Batch, function: LossFunction, *, backward: bool) -> Iterator[PassReport | None]:
         """Add the gradients of a loss, summed over a batch, to those so far; without `backward` compute it alone.
 
-        Yields None between two micro-batches, where other tenants may compute, and the report at the end.
+        Yields None between two micro-batches, where other tenants may compute, and at the end the report of this rank's
+        share. Collective.
         """
         if not self._fitted:
-            fit_passes(self.roles.config, [self], [], ALONE)
+            fit_passes(self.roles.config, [self], [], self.roles.ranks)
         self._fitted, self._function, report = True, function, PassReport()
+        moved, batch = bool(batch.mask.any()), self._share_of(batch)
         parts = [rows for own in self.split_by_gradient(batch) for rows in self.micro_batching.split(batch, own)]
         with self._gradients_apart():
             for number, rows in enumerate(parts):
@@ -76,7 +82,23 @@ class Tenant(Trainable):
                 with self._gradients_apart(), self.training():
                     micro = batch.select(rows).to(self.device)
                     report = self.forward_backward(micro, report, backward=backward)
+            if self.slot and moved and backward:
+                self._average_gradients()
         yield report
+
+    def _share_of(self, batch: Batch) -> Batch:
+        """This rank's sequences of a batch."""
+        sizes, ranks = self.micro_batching, self.micro_batching.ranks
+        prompts, parts = batch.prompts if sizes.shares else None, self.split_by_gradient(batch)
+        shares = assign_shares(batch.lengths, parts, ranks.data_world, hidden=sizes.hidden, prompts=prompts)
+        return batch.select(shares[ranks.data_rank])
+
+    def _average_gradients(self) -> None:
+        """Give every rank the gradients of all shares, as sharded parameters have them."""
+        for parameter in self.optimizer.parameters if self.roles.ranks.world > 1 else ():
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            torch.distributed.all_reduce(parameter.grad)
+            parameter.grad /= self.roles.ranks.world
 
     @contextmanager
     def _gradients_apart(self) -> Iterator[None]:
@@ -137,8 +159,9 @@ class Tenant(Trainable):
             rule.state.clear()
         self.clear_gradients()
         for name, saved in state.get("gradients", {}).items():
-            parameter = self.optimizer.shards[name].parameter
-            parameter.grad = saved.whole().to(parameter.device)
+            shard = self.optimizer.shards[name]
+            shard.parameter.grad = torch.zeros_like(shard.parameter)
+            shard.fill(shard.parameter.grad, saved)
 
     def export(self, folder: Path) -> None:
         """Write the adapter as peft saves it, or the model with its tokenizer."""

@@ -302,8 +302,8 @@ def units(config: Any) -> Any:
 
 def joined(config: Any) -> Any:
     """The arguments with which a rank joins the others."""
-    rank, sft = (pytest.importorskip(f"agentrl.runtime.ray.{name}") for name in ("rank", "sft"))
-    worker = bare(sft.SftRank if isinstance(config, SftConfig) else rank.Rank, config=config)
+    rank, all_ranks = (pytest.importorskip(f"agentrl.runtime.ray.{name}") for name in ("rank", "all_ranks"))
+    worker = bare(all_ranks.SftRank if isinstance(config, SftConfig) else rank.Rank, config=config)
     worker._join_ranks = _raised
     try:
         worker._learner(2)

@@ -1,8 +1,11 @@
 """One algorithm by two hands: `agentrl train`, and a program over `agentrl serve` with the same samples."""
 
+import os
+import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from agentrl.config import compose
 from agentrl.tracking import read_metrics
 from agentrl.tracking.dumps.jsonl import load_trajectories
 from agentrl.train import train
+from agentrl_sandbox.isolation import descendants
 from tests.e2e.conftest import agentrl, command, environment
 
 pytestmark = pytest.mark.integration
@@ -36,26 +40,34 @@ ADAM = types.AdamParams(learning_rate=1e-3, beta1=0.9, beta2=0.95, eps=1e-8)
 STEPS = 3
 
 
-@pytest.fixture
-def service(task: Path, tmp_path: Path) -> Iterator[Any]:
+@contextmanager
+def serving(task: Path, folder: Path, *settings: str) -> Iterator[tuple[Any, subprocess.Popen[bytes]]]:
+    """A client of a server, and the server's process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    settings = [f"model.path={task / 'model'}", f"trainer.default_local_dir={tmp_path / 'serve'}", "trainer.device=cpu"]
+    own = [f"model.path={task / 'model'}", f"trainer.default_local_dir={folder / 'serve'}", "trainer.device=cpu"]
     server = subprocess.Popen(
-        command("serve", "--port", str(port), *settings),
+        command("serve", "--port", str(port), *own, *settings),
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env=environment(),
-        cwd=tmp_path,
+        cwd=folder,
     )
     assert server.stdout is not None
     assert server.stdout.readline()
     client = tinker.ServiceClient(base_url=f"http://127.0.0.1:{port}", api_key="tml-test")
     try:
-        yield client
+        yield client, server
     finally:
         client.close("success")
         server.terminate()
         server.wait()
+
+
+@pytest.fixture
+def service(task: Path, tmp_path: Path) -> Iterator[Any]:
+    with serving(task, tmp_path) as (client, _):
+        yield client
 
 
 REWARD = """
@@ -125,3 +137,45 @@ def test_a_program_over_the_server_learns_what_a_run_learns(service: Any, overri
     for name, tensor in trained.items():
         testing.assert_close(served[name], tensor, rtol=0, atol=1e-6)
         assert (begun[name] - tensor).abs().max() > 1e-3
+
+
+def trained(service: Any, between: Callable[[], None]) -> list[float]:
+    """Figures of a few steps of an adapter; `between` comes after the first, with a command that waits."""
+    client = service.create_lora_training_client(base_model="model", rank=4, seed=3).result()
+    ids = [5, 6, 7, 8, 9, 10]
+    data = [
+        types.Datum(
+            model_input=types.ModelInput.from_ints(ids[: n - 1]),
+            loss_fn_inputs={"target_tokens": ids[1:n], "weights": [1.0] * (n - 1)},
+        )
+        for n in (3, 4, 6)
+    ]
+    found = []
+    for step in range(3):
+        passed = client.forward_backward(data, "cross_entropy")
+        if step == 1:
+            between()
+        norm = client.optim_step(ADAM).result().metrics["grad_norm:mean"]
+        found += [passed.result().metrics["loss:sum"], norm]
+    sampler = client.save_weights_and_get_sampling_client().result()
+    return [*found, *sampler.compute_logprobs(types.ModelInput.from_ints(ids)).result()[1:]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_two_ranks_train_what_one_process_trains_though_one_is_killed(task: Path, tmp_path: Path) -> None:
+    title = pytest.importorskip("tests.e2e.test_ray_killed").title
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with serving(task, tmp_path / "one") as (service, _):
+        expected = trained(service, lambda: None)
+    with serving(task, tmp_path / "two", "trainer.n_gpus_per_node=2", "ray_init.address=local") as (service, server):
+
+        def kill() -> None:
+            ranks = [pid for pid in descendants(server.pid) if title(pid).startswith("ray::ServeRank")]
+            assert len(ranks) == 2
+            os.kill(ranks[1], signal.SIGKILL)
+
+        assert trained(service, kill) == pytest.approx(expected, rel=1e-5)
+    assert server.stderr is not None
+    assert b"(restart 1 of 3)" in server.stderr.read()

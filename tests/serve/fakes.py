@@ -23,7 +23,7 @@ class FakeTrainer:
     processor = Processor()
 
     def __init__(self, delay: float = 0.0) -> None:
-        self.models, self.calls, self.delay = {}, [], delay
+        self.models, self.calls, self.delay, self.passes = {}, [], delay, {}
         self.gate, self.refuses = threading.Event(), False
         self.gate.set()
 
@@ -38,6 +38,12 @@ class FakeTrainer:
             raise UserError("no room")
         self.calls.append(("create", model, shape))
         self.models[model] = {"weights": 0.0, "gradients": 0.0, "steps": 0}
+
+    def begin(self, model, *given, backward):
+        self.passes[model] = self.forward_backward(model, *given, backward=backward)
+
+    def proceed(self, model):
+        return next(self.passes[model])
 
     def forward_backward(self, model, data, loss, settings, *, backward):
         self.gate.wait()

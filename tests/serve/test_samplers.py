@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from peft import PeftModel
 from agentrl.config.schema import Config, Model, Rollout
 from agentrl.core.errors import InfraError, UserError
 from agentrl.engines.engine import Sampling
+from agentrl.engines.launching import launch
 from agentrl.serve import samplers as module
 from agentrl.serve.samplers import open_samplers
 from agentrl.training.model.handle import ModelHandle
@@ -57,11 +59,16 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [save_adapter(place, seed) for seed in (1, 2, 3)]
 
 
+def trained(model: Any) -> Any:
+    """The part of `Models` that samplers read."""
+    return SimpleNamespace(base=ModelHandle(model), kind="cpu", launch=launch)
+
+
 @asynccontextmanager
 async def samplers_of(folders: list[Path], model: Any, *, running: int = 4, **engine: Any) -> AsyncIterator[Any]:
     rollout = Rollout(name="hf", max_model_len=256, max_num_seqs=running, engine_kwargs={"hf": engine})
     config = Config(model=Model(path=str(folders[0].parent / "base")), rollout=rollout)
-    samplers = await open_samplers(config, ModelHandle(model), tokenizer())
+    samplers = await open_samplers(config, trained(model), tokenizer())
     try:
         yield samplers
     finally:
@@ -295,9 +302,7 @@ async def servers_of(count: int) -> AsyncIterator[tuple[Any, list[ManyAdapters]]
     with TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         rollout = Rollout(name="sglang", base_url=[fake.url for fake in made], max_model_len=256, start_timeout=5)
-        samplers = await open_samplers(
-            Config(model=Model(path=folder), rollout=rollout), ModelHandle(model), tokenizer()
-        )
+        samplers = await open_samplers(Config(model=Model(path=folder), rollout=rollout), trained(model), tokenizer())
         try:
             yield samplers, made
         finally:

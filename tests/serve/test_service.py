@@ -23,6 +23,7 @@ from agentrl.serve import service as service_module
 from agentrl.serve.app import App
 from agentrl.serve.service import Service
 from agentrl.serve.wire import MESSAGES, PROTOBUF
+from agentrl.training.checkpoint.restarts import WorkerDied
 from tests.serve.fakes import FakeSamplers, FakeTrainer
 
 MODEL = Path("/models/of/tiny")
@@ -519,6 +520,24 @@ async def test_limits_of_a_key_refuse_and_leave_the_others_alone(tmp_path, monke
         body = {"session_id": client.session, "model_seq_id": 1, "base_model": str(MODEL)}
         assert "models are open" in (await client.post("create_model", body, 400))["detail"]
         await other.result(await other.step(1))
+
+
+async def test_the_death_of_a_rank_ends_the_service_and_the_command_runs_again(tmp_path):
+    trainer = FakeTrainer()
+    service = Service(trainer, FakeSamplers(), MODEL, 64, (2,), tmp_path)
+    await service.start()
+    transport = httpx.ASGITransport(App(service, ""))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        client = await Client(http).open()
+        trainer.proceed = lambda model: (_ for _ in ()).throw(WorkerDied("rank 1 died"))
+        await client.forward(1, 5)
+        with pytest.raises(WorkerDied, match="rank 1"):
+            await service.training
+    await service.close()
+    async with serving(tmp_path) as http:
+        client.http = http
+        passed = await client.result({"request_id": f"{client.model}/1"})
+        assert passed["metrics"] == {"loss:sum": 5.0}
 
 
 async def test_keys_begin_with_the_token_and_own_their_models(tmp_path):

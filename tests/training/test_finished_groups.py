@@ -12,6 +12,7 @@ from agentrl.training import Batch, pack_tokens
 from agentrl.training.update.advantages import advantages_of, kl_of
 from agentrl.training.update.finished_groups import FinishedGroups, known_early
 from agentrl.trajectory.trajectory import Outcome, Trajectory
+from tests.registries import names
 from tests.training.tiny import ledger, random_batch, trajectory
 
 
@@ -120,7 +121,7 @@ def test_runs_that_choose_later_or_repeat_bit_by_bit_do_not(override: str) -> No
     assert not known_early(config_of(override))
 
 
-@pytest.mark.parametrize("name", [name for name in ADVANTAGES.names if ADVANTAGES.mark(name, "apart", "")])
+@pytest.mark.parametrize("name", [name for name in names(ADVANTAGES) if ADVANTAGES.mark(name, "apart", "")])
 def test_estimators_that_say_so_compute_a_prompt_apart_from_others(name: str) -> None:
     batch = random_batch([7, 9, 12, 4, 9, 6])
     batch.group = torch.tensor([0, 0, 1, 1, 2, 2])

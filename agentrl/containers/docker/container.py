@@ -107,7 +107,7 @@ class DockerContainer(CommandContainer):
     def attached(self, command: Sequence[str]) -> list[str]:
         """The words of `docker exec`."""
         env = [f"{name}={value}" for name, value in self._engine.env.items() if name.startswith("DOCKER_")]
-        user = ["--user", self._spec.user] if self._spec.user else []
+        user = ["--user", self.spec.user] if self.spec.user else []
         return ["env", *env, "docker", "exec", "--interactive", *user, self.name, *command]
 
     def sibling(self, spec: ContainerSpec) -> "DockerContainer":

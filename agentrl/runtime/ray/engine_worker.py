@@ -1,5 +1,6 @@
 """A Ray worker that samples with an hf engine on its own copy of the policy."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from agentrl.runtime.ray.worker import Worker
@@ -36,9 +37,9 @@ class EngineWorker(Worker):
 
     async def load(self, bucket: Any) -> None:
         """Set the weights of an `agentrl.engines.servers.weights.bucket.Bucket`."""
-        for name, tensor in bucket.tensors():
-            self.set_parameter(name, tensor)
+        self.set_parameters(bucket.tensors())
 
-    def set_parameter(self, name: str, tensor: Any) -> None:
-        """Set one parameter."""
-        self.parameters[name].data.copy_(tensor)
+    def set_parameters(self, tensors: Iterable[tuple[str, Any]]) -> None:
+        """Set parameters by name."""
+        for name, tensor in tensors:
+            self.parameters[name].data.copy_(tensor)

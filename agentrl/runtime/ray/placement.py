@@ -36,11 +36,7 @@ def placements_on_ranks(locations: Sequence[Location], rollout: Rollout, kind: s
     placements = []
     for node, ranks in groupby(range(len(locations)), key=lambda rank: locations[rank].node):
         own = list(ranks)
-        if len(own) % width:
-            raise UserError(
-                f"rollout.tensor_model_parallel_size={width} does not divide the {len(own)} GPUs of a machine "
-                "(trainer.n_gpus_per_node): choose a divisor"
-            )
+        _check_divides(width, len(own), "trainer")
         for i in range(0, len(own), width):
             gpus = tuple(gpu for rank in own[i : i + width] for gpu in locations[rank].gpus)
             placements.append(Placement(_on(node), gpus=gpus, rank=own[i]))
@@ -51,17 +47,19 @@ def separate_placements(group: PlacementGroup, rollout: Rollout, each: int, kind
     """Servers on machines that only sample, with `each` GPUs per machine; without GPUs a server has one process. Raises
     UserError if a machine's GPUs do not divide evenly."""
     width = rollout.tensor_model_parallel_size if kind == "cuda" else 1
-    if each % width:
-        raise UserError(
-            f"rollout.tensor_model_parallel_size={width} does not divide rollout.n_gpus_per_node={each}: "
-            "choose a divisor"
-        )
+    _check_divides(width, each, "rollout")
     gpus = width if kind == "cuda" else 0
     return [
         Placement(PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=machine), own_gpus=gpus)
         for machine in range(rollout.nnodes)
         for _ in range(each // width)
     ]
+
+
+def _check_divides(width: int, gpus: int, section: str) -> None:
+    if gpus % width:
+        keys = f"rollout.tensor_model_parallel_size={width} does not divide {section}.n_gpus_per_node={gpus}"
+        raise UserError(f"{keys}: choose a divisor")
 
 
 def _on(node: str) -> NodeAffinitySchedulingStrategy:

@@ -42,9 +42,9 @@ class TrainingWorker(Worker):
         self.first = rank == 0
         self.learner = self._learner(world)
 
-    async def call(self, name: str, *args: Any) -> Any:
+    async def call(self, name: str, *args: Any, **named: Any) -> Any:
         """Call a method of the learner; only rank 0 returns its result."""
-        result = getattr(self.learner, name)(*args)
+        result = getattr(self.learner, name)(*args, **named)
         return to_cpu(result) if self.first else None
 
     def _learner(self, world: int) -> Any:
@@ -71,7 +71,6 @@ class Rank(TrainingWorker, EngineWorker):
         send_references()
         self._batch: Any = None
         self._store = RayStore()
-        self._export: Iterator[Any] = iter(())
         self._weights: Any = None
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
@@ -112,22 +111,17 @@ class Rank(TrainingWorker, EngineWorker):
 
     async def sync(self, version: int) -> None:
         """Copy the current weights to the engine in this worker."""
-        for name, tensor in self._trained():
-            self.set_parameter(name, tensor)
+        self.set_parameters(self._trained())
         for adapter in self.learner.adapters() if self.config.model.policies else ():
             self.engine.set_adapter(*adapter)
         await self.engine.update_weights(version)
 
-    async def begin_export(self, most: int) -> None:
-        """Start an export of the weights in buckets of `most` bytes."""
+    async def export(self, most: int) -> list[Any]:
+        """References of the weights in buckets of `most` bytes, in CPU memory; on rank 0."""
         from agentrl.engines.servers.weights.bucket import buckets
 
-        self._export = buckets(self._trained(), most)
-
-    async def export(self) -> Any:
-        """The next bucket in CPU memory, on rank 0; None after the last one."""
-        bucket = next(self._export, None)
-        return replace(bucket, flat=bucket.flat.cpu()) if bucket is not None and self.first else None
+        found = buckets(self._trained(), most)
+        return [self._store.put(replace(each, flat=each.flat.cpu())) if self.first else None for each in found]
 
     async def push(
         self, backend: ServerBackend, method: str, scratch: str, targets: Mapping[str, list[Target]]

@@ -13,8 +13,6 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import ray
-
 from agentrl.config.derived import sampling_per_node
 from agentrl.config.schema import Config
 from agentrl.core.stopping import result_of
@@ -121,7 +119,6 @@ class RayRuntime(Runtime):
 
 def copy_weights(ranks: WorkerGroup, workers: WorkerGroup, version: int, most: int) -> None:
     """Copy weights from the ranks to rollout workers, in buckets of `most` bytes."""
-    ranks.call("begin_export", most)
-    while (bucket := ranks.call("export")) is not None:
-        workers.call("load", ray.put(bucket))
+    for bucket in ranks.call("export", most):
+        workers.call("load", bucket)
     workers.call("ask", "update_weights", version)

@@ -33,18 +33,19 @@ class WorkerGroup:
     order: threading.Lock = field(default_factory=threading.Lock)
     """All actors get the calls of several threads in one order: they would wait for each other in different ones."""
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, method: str, *args: Any, **named: Any) -> Any:
         """Call all with the same arguments; the first one's result. Raises as `results` does."""
-        return self.each(method, [args] * len(self.actors))[0]
+        return self.each(method, [args] * len(self.actors), **named)[0]
 
-    def each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+    def each(self, method: str, arguments: Sequence[tuple[Any, ...]], **named: Any) -> list[Any]:
         """Call each with its own arguments; all results."""
-        return results(self.begin(method, arguments), self.names)
+        return results(self.begin(method, arguments, **named), self.names)
 
-    def begin(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call each with its own arguments; the answers to come."""
+    def begin(self, method: str, arguments: Sequence[tuple[Any, ...]], **named: Any) -> list[Any]:
+        """Call each with its own arguments, and the `named` ones of all; the answers to come."""
+        calls = zip(self.actors, arguments, strict=True)
         with self.order:
-            return [getattr(actor, method).remote(*args) for actor, args in zip(self.actors, arguments, strict=True)]
+            return [getattr(actor, method).remote(*args, **named) for actor, args in calls]
 
     def scatter(self, method: str, values: Iterable[Any], copies: int = 1) -> list[Any]:
         """Call each with one of `values`, which as many as `copies` neighbours share; all results."""

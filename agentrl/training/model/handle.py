@@ -7,6 +7,7 @@ towers) belongs here, found on the loaded network and not in a list of names.
 import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeVar
@@ -212,13 +213,25 @@ class ModelHandle:
         """Move the model to another device."""
         self.module.to(device)
 
+    def described(self, network: Any) -> AbstractContextManager[None]:
+        """Within the body a network of this model has parameters of whole sizes, maybe without values: peft reads there
+        what size an adapter has."""
+        return nullcontext()
+
+    def with_adapter(self, network: Any) -> "ModelHandle":
+        """A handle of the model with an adapter that it got later, which every rank has whole. `network`: peft's."""
+        handle = copy(self)
+        handle.module, handle.adapted = network, True
+        return handle
+
     def place(self, parameters: dict[str, Any]) -> None:
         """Have the model compute with other parameters of the same shapes, which are sharded like its own."""
         place(self.module, parameters)
 
     def shards(self) -> dict[str, Shard]:
         """This process's chunk of each parameter, by the plain model's names."""
-        return {name: Shard(p, tuple(p.shape)) for name, p in self.module.named_parameters()}
+        first = self.ranks.first
+        return {name: Shard(p, tuple(p.shape), written=first) for name, p in self.module.named_parameters()}
 
     def trainable_shards(self) -> dict[str, Shard]:
         """The chunks of the trained parameters."""

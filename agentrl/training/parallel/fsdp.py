@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from agentrl.core.errors import UserError
@@ -119,6 +120,13 @@ class ShardedModel(ModelHandle):
             self.root.set_reshard_after_backward(not on)
             self.root.set_requires_gradient_sync(not on)
 
+    def described(self, network: Any) -> AbstractContextManager[None]:
+        sharded = [item for item in network.named_parameters(remove_duplicate=False) if isinstance(item[1], DTensor)]
+        return _replaced(network, {name: torch.empty(p.shape, dtype=p.dtype, device="meta") for name, p in sharded})
+
+    def with_adapter(self, network: Any) -> ModelHandle:
+        return WithAdapter(self, network)
+
     def units(self, dtype: torch.dtype | None = None) -> Iterator[dict[str, Tensor]]:
         """Every whole parameter, in `dtype`, and saved buffer by name, one unit at a time; valid until the next unit,
         which is gathered meanwhile. Collective."""
@@ -128,7 +136,7 @@ class ShardedModel(ModelHandle):
             found = dict(zip(names, coming.popleft().wait(), strict=True))
             coming.extend(islice(gatherings, 1))
             whole = {n: gather_experts(t, self.ranks) if n in self._split else t for n, t in found.items()}
-            with self._replaced(whole):
+            with _replaced(self.module, whole):
                 yield whole
         yield self.saved_buffers()
 
@@ -150,10 +158,22 @@ class ShardedModel(ModelHandle):
         for unit, _ in self._units:
             unit.reshard()
 
-    def _replaced(self, whole: dict[str, Tensor]) -> AbstractContextManager[None]:
-        """While the body runs, the module has these parameters."""
-        places = ((*name.rpartition("."), nn.Parameter(tensor, requires_grad=False)) for name, tensor in whole.items())
-        return replaced((self.module.get_submodule(owner)._parameters, leaf, own) for owner, _, leaf, own in places)
+
+class WithAdapter(ShardedModel):
+    """A sharded model with an adapter that it got later: only its base is sharded."""
+
+    def __init__(self, base: ShardedModel, network: Any) -> None:
+        vars(self).update(vars(base), module=network, adapted=True)
+
+    shards = ModelHandle.shards
+    gather_trainable = ModelHandle.gather_trainable
+    use_compute_copies = ModelHandle.use_compute_copies
+
+
+def _replaced(module: nn.Module, whole: dict[str, Tensor]) -> AbstractContextManager[None]:
+    """While the body runs, the module has these parameters."""
+    places = ((*name.rpartition("."), nn.Parameter(tensor, requires_grad=False)) for name, tensor in whole.items())
+    return replaced((module.get_submodule(owner)._parameters, leaf, own) for owner, _, leaf, own in places)
 
 
 def wrapper(

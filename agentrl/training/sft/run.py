@@ -49,8 +49,8 @@ MICRO_BATCH_TOKENS = {"cpu": 2048, "cuda": 4096}
 
 
 class Run:
-    """One rank of a supervised run. Every rank makes the same calls and gets the same results; `RaySft` is one over all
-    ranks."""
+    """One rank of a supervised run. Every rank makes the same calls and gets the same results; `AllRanks` is one over
+    all ranks."""
 
     def __init__(self, config: SftConfig, ranks: Ranks = ALONE) -> None:
         self.config = config

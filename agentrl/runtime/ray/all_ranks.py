@@ -1,10 +1,9 @@
-"""`agentrl sft` on several processes: each call of the run goes to all ranks, which are Ray actors."""
+"""Trainers that only train, one on each rank: every call goes to all of them."""
 
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from agentrl.config.schema.sft import SftConfig
 from agentrl.runtime.ray.cluster import connect, on_gpus
 from agentrl.runtime.ray.failures import results
 from agentrl.runtime.ray.rank import TrainingWorker
@@ -23,15 +22,16 @@ class SftRank(TrainingWorker):
         return Run(self.config, ranks)
 
 
-class RaySft:
-    """A `Run` over all ranks, which get every call but `close`. Raises UserError where cluster and settings differ."""
+class AllRanks:
+    """The trainers of all ranks as one, which get every call but `close`. Raises UserError where cluster and settings
+    differ."""
 
-    def __init__(self, config: SftConfig) -> None:
+    def __init__(self, kind: type[TrainingWorker], config: Any) -> None:
         trainer = config.trainer
         with ExitStack() as stack, Waiting("workers start") as waiting:
             connect(config.ray_init, stack)
-            gpus, where = on_gpus(trainer.device), ("trainer", trainer.nnodes, trainer.n_gpus_per_node)
-            self.ranks = spawn(SftRank, config, *where, gpus=gpus, stack=stack)
+            self.gpus, where = on_gpus(trainer.device), ("trainer", trainer.nnodes, trainer.n_gpus_per_node)
+            self.ranks = spawn(kind, config, *where, gpus=self.gpus, stack=stack)
             waiting("the model is loaded")
             results(self.ranks.begin_join(), self.ranks.names)
             self.stack = stack.pop_all()
