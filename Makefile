@@ -83,7 +83,7 @@ check: $(VENV)/.test
 # One file per process at a time, so that a file's shared fixtures are made once. One thread per process, because
 # several would share the cores. With bytecode, so that not each of some hundred processes compiles the package again.
 test: check
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Tests that start no process.
 unit: $(VENV)/.test
