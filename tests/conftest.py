@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -49,12 +49,13 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection(session: pytest.Session) -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Imports of hundreds of modules leave no garbage: without the collector they cost a third less."""
     gc.disable()
-    yield
+    found = yield
     gc.enable()
     gc.freeze()  # modules and tests stay until the end
+    return found
 
 
 @pytest.hookimpl(tryfirst=True)
