@@ -80,10 +80,11 @@ check: $(VENV)/.test
 	$(BIN)/mypy
 	$(BIN)/mypy benchmarks
 
-# One file per process at a time, so that a file's shared fixtures are made once. One thread per process, because
-# several would share the cores. With bytecode, so that not each of some hundred processes compiles the package again.
+# One file per process at a time, so that a file's shared fixtures are made once, in the order of tests/conftest.py: long
+# files first. One thread per process, because several would share the cores. With bytecode, so that not each of some
+# hundred processes compiles the package again.
 test: check
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 # Tests that start no process.
 unit: $(VENV)/.test

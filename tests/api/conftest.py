@@ -6,15 +6,18 @@ from typing import Any
 import pytest
 
 from agentrl.tasks.models import tiny
+from tests.once import made_once
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("api")
+    return made_once(tmp_path_factory, "api", make_model) / "model"
+
+
+def make_model(folder: Path) -> None:
     (folder / "texts.txt").write_text("What is 2 + 3? The answer is 5.\n" * 50)
     shape = tiny.TinyShape(vocab_size=400, hidden_size=32, intermediate_size=64, num_hidden_layers=1)
     tiny.prepare(folder / "model", [folder / "texts.txt"], shape=shape)
-    return folder / "model"
 
 
 @pytest.fixture

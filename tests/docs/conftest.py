@@ -14,9 +14,11 @@ import pytest
 from agentrl.engines.servers.installation import environments
 from agentrl.tasks.models import smollm2, tiny
 from tests.docs.story import PATH, STARTS, TABLE, Story
+from tests.once import made_once
 
 MADE_BY_MAKE = ("AGENTS", "VERIFIERS", "OPENENV", "NEMO_GYM")
 """Environments of `make test-agents`, by the ends of their variables."""
+CONVERT = smollm2._convert
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +42,18 @@ def judge() -> Iterator[str]:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/v1"
         server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def smol(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `agentrl model smollm2` converts, with a small model: the tokenizer takes seconds."""
+
+    def make(folder: Path) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(smollm2, "read_model", lambda *_: small_model())
+            CONVERT(folder, "float32")
+
+    return made_once(tmp_path_factory, "smol", make)
 
 
 def small_model() -> Any:
@@ -71,7 +85,11 @@ def story(
 
     small = tiny.TinyShape.of(tiny.HEAD, 2, vocab_size=tiny.TinyShape().vocab_size)
     monkeypatch.setattr(tiny.TinyShape, "of", lambda *_, **__: small)
-    monkeypatch.setattr(smollm2, "read_model", lambda *_: small_model())
+
+    def convert(folder: Path, dtype: str) -> None:
+        shutil.copytree(request.getfixturevalue("smol"), folder, dirs_exist_ok=True)
+
+    monkeypatch.setattr(smollm2, "_convert", convert)
     monkeypatch.setenv("PATH", PATH)
     monkeypatch.delenv("AGENTRL_SANDBOX_TOKEN", raising=False)
 

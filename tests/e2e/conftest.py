@@ -10,6 +10,7 @@ import pytest
 from agentrl.tasks.models import tiny
 from agentrl.tracking import read_metrics
 from agentrl.tracking.metrics import is_wall_clock
+from tests.once import made_once
 from tests.warm import run_agentrl
 
 # Small beside the 50 MB that each checkpoint of `agentrl model tiny` has.
@@ -43,11 +44,13 @@ def environment() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def task(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder with data/ (12 training rows, 8 for validation, demonstrations) and model/."""
-    folder = tmp_path_factory.mktemp("task")
+    return made_once(tmp_path_factory, "task", make_task)
+
+
+def make_task(folder: Path) -> None:
     data = ["data", "arithmetic", "--difficulty", "tiny", "--train", "12", "--val", "8", "--demos", "200"]
     agentrl(*data, "--out", str(folder / "data"))
     tiny.prepare(folder / "model", [folder / "data/sft.jsonl"], shape=SHAPE)
-    return folder
 
 
 @pytest.fixture(scope="session")

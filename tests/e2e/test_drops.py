@@ -55,13 +55,14 @@ def test_it_stops_and_goes_on(tmp_path: Path, overrides: list[str]) -> None:
     with pytest.raises(TooManyDrops) as caught:
         run(tmp_path, overrides, stopped)
     message = str(caught.value)
-    assert message.startswith(
-        "step 2: infrastructure failures took 12 of 16 trajectories, more than rollout.max_infra_drop"
-    )
-    assert "the most frequent cause (12 of 12): reward function compute_score failed: ConnectionError" in message
+    assert message.startswith("step 2: infrastructure failures took ")
+    lost = int(message.split()[5])
+    assert lost in range(9, 13), "more than half: the run stops as soon as so many scores failed"
+    assert f"took {lost} of 16 trajectories, more than rollout.max_infra_drop" in message
+    assert f"cause ({lost} of {lost}): reward function compute_score failed: ConnectionError" in message
     assert message.endswith("fix that, then start the run again: with trainer.resume_mode=auto it resumes after step 1")
     assert [path.name for path in (stopped / "checkpoints").iterdir()] == ["global_step_1"]
-    assert sum(t["error"] is not None for t in load_trajectories(stopped / "rollouts" / "2.jsonl")) == 12
+    assert sum(t["error"] is not None for t in load_trajectories(stopped / "rollouts" / "2.jsonl")) in range(lost, 13)
     flag.unlink()
     run(tmp_path, overrides, stopped)
     assert figures(stopped) == figures(whole)

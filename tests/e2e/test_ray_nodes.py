@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ pytest.importorskip("ray")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NODE = "AGENTRL_TEST_NODE"
+SAID = re.compile(r"node=(\S+) worker=(\S+)$", re.MULTILINE)
+"""Among all that a container's programs write."""
 
 
 @pytest.fixture
@@ -34,7 +37,7 @@ def head(tmp_path: Path) -> Iterator[Cluster]:
 def run(cluster: Cluster, folder: Path, *settings: str, seconds: float = 1.0) -> "subprocess.Popen[str]":
     """A run whose containers say on which node they are, and which worker made them, so many seconds later."""
     (folder / "containers").mkdir()
-    container = {"verify": f"echo ${NODE} ${VARIABLE} >&2; sleep {seconds}; echo $((RANDOM % 2))"}
+    container = {"verify": f"echo node=${NODE} worker=${VARIABLE} >&2; sleep {seconds}; echo $((RANDOM % 2))"}
     row = {"prompt": "Write 5.", "extra_info": {"container": container}}
     (folder / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 24)
     files = [
@@ -55,10 +58,9 @@ def run(cluster: Cluster, folder: Path, *settings: str, seconds: float = 1.0) ->
 def places(folder: Path, step: int) -> dict[str, str]:
     """Worker -> node, of all trajectories of a step."""
     dumps: list[Any] = [json.loads(line) for line in (folder / f"rollouts/{step}.jsonl").open()]
-    said = [dump["extra"]["task"]["output"].split() for dump in dumps]
-    assert len(said) == 16
-    assert {len(words) for words in said} == {3}, said
-    return {worker: node for _, node, worker in said}
+    said = [SAID.findall(dump["extra"]["task"]["output"]) for dump in dumps]
+    assert [len(found) for found in said] == [1] * 16, dumps
+    return {worker: node for ((node, worker),) in said}
 
 
 def test_containers_run_on_the_nodes_with_free_cpus(head: Cluster, tmp_path: Path, overrides: list[str]) -> None:
