@@ -57,7 +57,7 @@ def rendered_again(chat: Chat, messages: list[dict], tools: list[dict] | None) -
     """The cost of the last message with a memory of the turn before and without, and whether history was rewritten."""
     ids = chat.transcript(messages[:-3], tools).ids
     step = chat.continuation(ids, messages[:-2], tools)
-    before = step.ids if isinstance(step, Split) else [*ids, *(i for _, segment in step.segments for i in segment)]
+    before = step.ids if isinstance(step, Split) else [*ids, *(i for _, segment in step for i in segment)]
     ledger = chat.transcript(messages[:-1], tools)
     columns = zip(ledger.ids, ledger.mask, ledger.turns, strict=True)
     grown = [*before, *(i for i, mask, turn in columns if mask and turn == ledger.turns[-1])]

@@ -1,7 +1,7 @@
 """Finds ready-made files and loads users' Python files.
 
-`configs/`, `tools/`, `interactions/`, `agents/` and `providers/` are beside the package in a checkout or an editable
-install, and in `agentrl/share/` in a wheel. A relative path is searched in the current folder first, then here.
+`configs/`, `tools/`, `interactions/` and `agents/` are beside the package in a checkout or an editable install, and in
+`agentrl/share/` in a wheel. A relative path is searched in the current folder first, then here.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from agentrl.core.paths import absolute, expanded
 
 
 def share() -> Path:
-    """Folder that holds configs/, tools/, interactions/, agents/ and providers/."""
+    """Folder that holds configs/, tools/, interactions/ and agents/."""
     package = Path(__file__).resolve().parents[1]
     return package / "share" if (package / "share").is_dir() else package.parent
 

@@ -75,12 +75,13 @@ class Tenant(Trainable):
         self._fitted, self._function, report = True, function, PassReport()
         moved, batch = bool(batch.mask.any()), self._share_of(batch)
         parts = [rows for own in self.split_by_gradient(batch) for rows in self.micro_batching.split(batch, own)]
+        # All before the first pass: the device computes without waiting for the next one's tokens.
+        micro_batches = [batch.select(rows).to(self.device) for rows in parts]
         with self._gradients_apart():
-            for number, rows in enumerate(parts):
+            for number, micro in enumerate(micro_batches):
                 if number:
                     yield None
                 with self._gradients_apart(), self.training():
-                    micro = batch.select(rows).to(self.device)
                     report = self.forward_backward(micro, report, backward=backward)
             if self.slot and moved and backward:
                 self._average_gradients()

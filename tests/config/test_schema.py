@@ -38,13 +38,13 @@ def test_docstrings_are_sentences(schema: type) -> None:
 
 @cache
 def attribute_accesses() -> frozenset[tuple[str, str]]:
-    """(`section`, `key`) of each `section.key` and `x.section.key` in the package, and in ready-made providers. Of the
-    configuration's own code only the facts count that others ask for.
+    """(`section`, `key`) of each `section.key` and `x.section.key` in the package. Of the configuration's own code
+    only the facts count that others ask for.
 
     The receiver's name stands for the section: a section is always held under its own name.
     """
     found = set()
-    for file in [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "providers").glob("*.py")]:
+    for file in PACKAGE.rglob("*.py"):
         if PACKAGE / "config" not in file.parents or file.name == "derived.py":
             for node in ast.walk(ast.parse(file.read_text())):
                 if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):

@@ -21,7 +21,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import CONTAINER_PROVIDERS
 from tests.containers.conformance import Conformance, sleeping
 
-NAME = "providers/apptainer.py:Apptainer"
+NAME = "apptainer"
 IMAGE = os.environ.get("AGENTRL_APPTAINER_IMAGE", "")
 """A SIF file, or the name of an image."""
 OPTIONS = os.environ.get("AGENTRL_APPTAINER_OPTIONS", "--fakeroot").split()
@@ -59,7 +59,7 @@ from agentrl.containers.contract import ContainerSpec
 
 async def main():
     options = {"limits": False, "start": sys.argv[2:]}
-    provider = CONTAINER_PROVIDERS.make("providers/apptainer.py:Apptainer", "provider", Containers(options=options))
+    provider = CONTAINER_PROVIDERS.make("apptainer", "provider", Containers(options=options))
     container = provider.container(ContainerSpec(sys.argv[1]))
     await container.start()
     print(container.name, flush=True)

@@ -18,7 +18,7 @@ pytest.importorskip("kubernetes_asyncio")
 from tests.containers.api_server import ApiServer
 
 pytestmark = pytest.mark.integration
-NAME = "providers/kubernetes.py:Kubernetes"
+NAME = "kubernetes"
 
 
 @pytest.fixture

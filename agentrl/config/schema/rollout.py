@@ -108,7 +108,7 @@ class Containers:
     """For provider=harbor: `python`, an interpreter that has Harbor and a vendor's SDK, and Harbor's own section
     `environment`: `type` (modal, daytona, e2b, gke, ...) or `import_path`, and `kwargs`."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Settings of a provider that is named by its path, such as `providers/apptainer.py:Apptainer`."""
+    """Settings of `apptainer`, `kubernetes`, or a provider that is named by its path."""
     max_starting: int = 16
     """Most containers that start at once, over the whole run, and at least one in each rollout worker; further ones
     wait, and their `start_timeout` does not run meanwhile."""

@@ -4,9 +4,12 @@ Heavy modules are imported at a worker's first work, not with this file: its env
 start when the workers' machines are known.
 """
 
+import logging
 import os
 from dataclasses import dataclass, replace
 from functools import cached_property
+from logging.handlers import QueueHandler
+from queue import SimpleQueue
 from typing import Any
 
 import ray
@@ -49,9 +52,17 @@ class Worker(Located):
             os.environ.setdefault(name, value)
         if os.path.isdir(folder):
             os.chdir(folder)
+        self._warnings = SimpleQueue[logging.LogRecord]()
+        forwarding = QueueHandler(self._warnings)
+        forwarding.setLevel(logging.WARNING)
+        logging.getLogger("agentrl").addHandler(forwarding)
         device = "cuda" if ray.get_gpu_ids() else "cpu"
         self.config = replace(config, trainer=replace(config.trainer, device=device))
         self.threads = threads
+
+    def take_warnings(self) -> list[logging.LogRecord]:
+        """Warnings since the last call, for the run's log; a worker's own log is in Ray's folder."""
+        return [self._warnings.get() for _ in range(self._warnings.qsize())]
 
     @cached_property
     def device(self) -> Any:

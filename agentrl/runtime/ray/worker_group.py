@@ -1,5 +1,6 @@
 """A group of Ray workers: every call goes to all of them; the result of the first one comes back."""
 
+import logging
 import os
 import threading
 from collections.abc import Iterable, Sequence
@@ -38,8 +39,11 @@ class WorkerGroup:
         return self.each(method, [args] * len(self.actors), **named)[0]
 
     def each(self, method: str, arguments: Sequence[tuple[Any, ...]], **named: Any) -> list[Any]:
-        """Call each with its own arguments; all results."""
-        return results(self.begin(method, arguments, **named), self.names)
+        """Call each with its own arguments; all results. What the first one warns of meanwhile is logged."""
+        found = results(self.begin(method, arguments, **named), self.names)
+        for record in results([self.actors[0].take_warnings.remote()], self.names[:1])[0]:
+            logging.getLogger(record.name).handle(record)
+        return found
 
     def begin(self, method: str, arguments: Sequence[tuple[Any, ...]], **named: Any) -> list[Any]:
         """Call each with its own arguments, and the `named` ones of all; the answers to come."""

@@ -1,7 +1,5 @@
 """Containers as pods of a Kubernetes cluster, by the package kubernetes-asyncio: `pip install 'agentrl[kubernetes]'`.
 
-    rollout.containers.provider=providers/kubernetes.py:Kubernetes
-
 A pod is deleted with its container, with the run, with the pod that the run itself is in, and by the cluster after
 `deadline` seconds. It lacks, compared with Docker: networks other than `none` and `full`; a limit of processes, which
 is the node's; the image's entrypoint. `start_timeout` has the node's pull of the image in it.
@@ -19,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema.rollout import Containers
-from agentrl.containers import ContainerSpec
 from agentrl.containers.commands import CHUNK, Command, CommandContainer
+from agentrl.containers.contract import ContainerSpec
 from agentrl.containers.docker.images import name_in_registry
 from agentrl.core.errors import InfraError, UserError, one_line
 from agentrl.core.plugin_checks import check_keys
+from agentrl.core.points import container_provider
 
 IDLE = ["sh", "-c", "while :; do sleep 3600; done"]
 RUN, NETWORK = "agentrl.run", "agentrl.network"
@@ -189,6 +188,7 @@ def waits_for(pod: Any) -> str:
     return next((f"{one.reason}: {one.message}" for one in unmet), f"it is {status.phase}")
 
 
+@container_provider("kubernetes")
 class Kubernetes:
     """Makes pods in one namespace."""
 

@@ -3,8 +3,6 @@
 A container is an instance over an image file, with a folder for all that it writes. A shell process starts it, and
 removes both when this process closes its input or dies, by SIGKILL too. It lacks, compared with Docker: networks other
 than `none` and `full`, which is this machine's own; a limit of `storage_mb`; the image's entrypoint.
-
-    rollout.containers.provider=providers/apptainer.py:Apptainer
 """
 
 import asyncio
@@ -27,6 +25,7 @@ from agentrl.containers.docker.images import name_in_registry
 from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.paths import expanded
 from agentrl.core.plugin_checks import check_keys
+from agentrl.core.points import container_provider
 
 KEEPER = Path(__file__).with_name("apptainer.sh").read_text(encoding="utf-8")
 OPTIONS = ("--containall", "--no-home")
@@ -102,6 +101,7 @@ class Settings:
     """Folder of the image files that are made of images in registries; machines may share it."""
 
 
+@container_provider("apptainer")
 class Apptainer:
     """Makes instances. Image files are made once, and stay."""
 
