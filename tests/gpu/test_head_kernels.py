@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from agentrl.algorithms.kl import kl_of_logits
 from agentrl.training.model.head import chunked
 from agentrl.training.model.head.chunked import ChunkedLogprobs
 
@@ -51,7 +52,13 @@ def test_the_kl_to_another_model(dtype, monkeypatch):
     targets, weights = torch.randint(5000, (100,), device=CUDA), torch.randn(2, 100, device=CUDA)
     reference = [x.double().requires_grad_() for x in mine]
     mine = [x.requires_grad_() for x in mine]
-    logprobs, _, kl = ChunkedLogprobs.apply(*mine, targets, 0.7, "triton", False, 0, *other)
+
+    def compare(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        hidden, weight, bias = (x.float() for x in other)
+        return kl_of_logits(logits, F.linear(hidden[rows], weight, bias) * 0.7)[None]
+
+    tokens = torch.arange(100, device=CUDA)
+    logprobs, _, kl = ChunkedLogprobs.apply(*mine, targets, 0.7, "triton", False, 0, compare, tokens)
     logp, logq = ((F.linear(*map(torch.Tensor.double, three)) * 0.7).log_softmax(-1) for three in (reference, other))
     wanted = (logp.exp() * (logp - logq)).sum(-1)
     tolerance = 1e-4 if dtype == torch.float32 else 3e-2
