@@ -8,6 +8,8 @@ conversations end a turn at once, the client is the bottleneck.
 """
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
@@ -55,23 +57,29 @@ class Http(HttpClient):
         Raises ServerLost and RequestRefused.
         """
         data = orjson.dumps(body, _column_as_array, orjson.OPT_SERIALIZE_NUMPY)
-        return await self._asked("POST", path, data, headers=headers, timeout=timeout)
+        with self._translated(path, timeout):
+            status, answer = await self.request("POST", path, data, headers=headers, timeout=timeout)
+        return self._value(path, status, answer)
 
     async def get(self, path: str, *, timeout: float | None = 10) -> Any:
         """The answer to a GET. Raises ServerLost and RequestRefused."""
-        return await self._asked("GET", path, timeout=timeout)
+        with self._translated(path, timeout):
+            status, answer = await self.request("GET", path, timeout=timeout)
+        return self._value(path, status, answer)
 
-    async def _asked(
-        self, method: str, path: str, data: bytes = b"", *, timeout: float | None, headers: str = ""
-    ) -> Any:
-        """The JSON or the text of an answer. Raises ServerLost and RequestRefused."""
+    @contextmanager
+    def _translated(self, path: str, timeout: float | None) -> Iterator[None]:
+        """Raise failures of the connection within the body as ServerLost."""
         try:
-            status, answer = await self.request(method, path, data, headers=headers, timeout=timeout)
+            yield
         except TimeoutError as error:
             late = f"{self.url}{path} gave no answer in {timeout:g} s" if timeout else f"{self.url} hangs"
             raise RequestTimeout(late) from error
         except OSError as error:
             raise ServerLost(f"{self.url}{path}: {error or type(error).__name__}") from error
+
+    def _value(self, path: str, status: int, answer: bytes) -> Any:
+        """The JSON or the text of an answer. Raises ServerLost and RequestRefused by its status."""
         if status in NO_SERVER:
             raise ServerLost(f"{self.url}{path} has no server behind it")
         if status >= 400:

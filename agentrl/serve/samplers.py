@@ -1,6 +1,6 @@
 """Samples from the base and from many adapters at once.
 
-    samplers = await open_samplers(config, model, tokenizer)  # in the event loop that uses them
+    samplers = await open_samplers(config, models, tokenizer)  # in the event loop that uses them
     async with samplers.training():
         await asyncio.to_thread(trainer.optim_step, ...)
     await samplers.close()

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import Unigram
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.chat import Chat
+from agentrl.chat import Chat, Split
 from agentrl.chat.incremental import RenderCache
 from agentrl.chat.outside_text import MARKER
 from agentrl.chat.template import Template, TemplateRefusal
@@ -107,7 +107,7 @@ def test_the_ledger_is_the_templates_text_all_the_same(pair: Pair) -> None:
     memory, first = RenderCache(), chat.prompt(messages[:1])
     turn = [i for i, mask, at in zip(ledger.ids, ledger.mask, ledger.turns, strict=True) if mask and at == 0]
     step = chat.continuation([*first, *turn], messages[:3], memory=memory)
-    whole = [*first, *turn, *flat(step.segments)] if hasattr(step, "segments") else step.ids
+    whole = step.ids if isinstance(step, Split) else [*first, *turn, *flat(step)]
     assert chat.decode(whole) == chat.decode(chat.prompt(messages[:3]))
     assert pair.other_tokens or whole == chat.prompt(messages[:3])
 

@@ -11,6 +11,10 @@ class Fragile:
     def location(self) -> None:
         """As workers do."""
 
+    def take_warnings(self) -> list[object]:
+        """As workers do."""
+        return []
+
     def call(self, how: str) -> str:
         """Fail as told."""
         if how == "mistake":

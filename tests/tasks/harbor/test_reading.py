@@ -283,7 +283,6 @@ def test_fields_without_an_effect_are_noted(tmp_path: Path) -> None:
     assert task.spec.network == "none"
     assert task.notes == (
         "agent.network_mode holds for the tests too",
-        "environment.mcp_servers: agent programs get it",
         "agent.patience is unknown",
     )
 
