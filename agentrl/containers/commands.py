@@ -147,9 +147,12 @@ class CommandContainer(ABC):
     async def kill(self, command: Command, ends: Future[int | None]) -> None:
         """End a command with its children. Raises InfraError."""
         killer = Command(["sh", "-c", KILL, "kill", command.mark], KILL_SECONDS, user="0")
-        done = [await self.run(killer)]
-        if self.sets_users and command.user and not command.by_root:  # root may not read the environments of others
-            done.append(await self.run(replace(killer, user=command.user)))
+        done: list[int | None] = [1]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(KILL_SECONDS):
+                done = [await self.run(killer)]
+                if self.sets_users and command.user and not command.by_root:  # root may not read others' environments
+                    done.append(await self.run(replace(killer, user=command.user)))
         if any(done) or not (await asyncio.wait([ends], timeout=KILL_SECONDS))[0]:
             raise InfraError(f"{self.name}: a command does not end")
 

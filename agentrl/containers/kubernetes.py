@@ -149,6 +149,8 @@ async def _followed(connection: Any, command: Command) -> int:
     """The exit code of a command, at its end. Raises InfraError where the connection ends first."""
     ends = {STDOUT: command.stdout, STDERR: command.stderr}
     async for message in connection:
+        if isinstance(message.data, BaseException):
+            raise InfraError(f"the connection to a command broke: {one_line(message.data)}") from message.data
         data = message.data if isinstance(message.data, bytes) else message.data.encode()
         if len(data) > 1 and data[0] == STATUS:
             return exit_code(json.loads(data[1:]))

@@ -14,6 +14,8 @@ import logging
 import os
 import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from contextlib import suppress
@@ -132,7 +134,7 @@ class IsolatedFunction:
     def _answer(self, process: "Process", message: bytes, timeout: float) -> tuple[str, Any]:
         try:
             return process.ask(message, monotonic() + timeout)
-        except TimeoutError:
+        except (TimeoutError, BlockingIOError):  # the latter: it does not read
             self._end(process)
             raise TimeoutError(f"no answer within {timeout:g} s") from None
         except Exception as error:  # a result may be an object of the user's, and raise anything when it loads
@@ -163,7 +165,11 @@ class Process:
             )
 
     def ask(self, message: bytes, until: float) -> tuple[str, Any]:
-        """Send a message, and wait for the answer. Raises TimeoutError, and other errors where the process ended."""
+        """Send a message, and wait for the answer. Raises TimeoutError, BlockingIOError where it
+        reads none, and other errors where the process ended."""
+        with socket.socket(fileno=os.dup(self._link.fileno())) as sending:  # a process that reads nothing is late, too
+            micros = max(int(1e6 * (until - monotonic())), 1)
+            sending.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", *divmod(micros, 10**6)))
         self._link.send_bytes(message)
         while (left := until - monotonic()) > 0 and self._link.poll(left):
             kind, value = pickle.loads(self._link.recv_bytes())

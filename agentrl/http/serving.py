@@ -145,7 +145,7 @@ class BodyReader:
     async def end(self, http: HttpRequest) -> bytes:
         """The last bytes of a body that is too large, as far as they arrive."""
         last = b""
-        with suppress(TimeoutError, ClientDisconnect):
+        with suppress(TimeoutError, ClientDisconnect, RuntimeError):  # the latter: all of it has arrived
             async with asyncio.timeout(BODY_SECONDS):
                 async for chunk in http.stream():
                     last = (last + chunk)[-END_BYTES:]

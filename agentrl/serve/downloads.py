@@ -9,6 +9,7 @@ import secrets
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -49,8 +50,9 @@ def names_of(checkpoint: Path) -> Sequence[str]:
 
 def archive(checkpoint: Path) -> Iterator[bytes]:
     """The bytes of a tar file of a checkpoint."""
-    for name in names_of(checkpoint):
-        with (checkpoint / name).open("rb") as file:
+    with ExitStack() as opened:  # all at once: another checkpoint may take the name meanwhile
+        files = [(name, opened.enter_context((checkpoint / name).open("rb"))) for name in names_of(checkpoint)]
+        for name, file in files:
             entry = tarfile.TarInfo(WHOLE if name == NOTE else name)
             entry.size = os.fstat(file.fileno()).st_size
             yield entry.tobuf()

@@ -97,7 +97,10 @@ class Models:
 
     def proceed(self, model: str) -> PassResult | None:
         """Compute a micro-batch of what has begun: None before the last one, then the result."""
-        return next(self._passes[model])
+        result = next(self._passes[model])
+        if result is not None:
+            del self._passes[model]  # with its tokens on the device
+        return result
 
     def forward_backward(
         self, model: str, data: Sequence[Datum], loss: str, settings: Mapping[str, float], *, backward: bool

@@ -83,8 +83,8 @@ class EmbeddedContainer(CommandContainer):
         given = {"argv": list(command.words), "cwd": command.cwd, "env": dict(command.env)}
         stdin = _text(command.stdin or b"")
         answer = await self._ask("run", command.mark, **given, timeout=command.timeout, stdin=stdin)
-        command.stdout.add(answer.get("stdout", "").encode())
-        command.stderr.add(answer.get("stderr", f"{answer.get('error')}\n").encode())
+        command.stdout.head += answer.get("stdout", "").encode()  # the driver has kept both ends
+        command.stderr.head += answer.get("stderr", f"{answer.get('error')}\n").encode()
         return KILLED if "error" in answer else answer["code"]
 
     async def kill(self, command: Command, ends: asyncio.Future[int | None]) -> None:

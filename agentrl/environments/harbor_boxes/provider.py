@@ -58,7 +58,7 @@ class HarborContainer(CommandContainer):
         file = await self._put(stdin) if stdin else "/dev/null"
         words = shlex.join([command.mark, str(limit), shlex.join(command.words), file, str(SHOWN_BYTES)])
         given = {"command": SHELL.format(run=shlex.quote(RUN), words=words), "timeout_sec": limit + GRACE}
-        given |= {"cwd": command.cwd, "env": dict(command.env), "user": command.user}
+        given |= {"cwd": command.cwd, "env": dict(command.env), "user": "root" if command.by_root else command.user}
         answer = await self._ask("exec", **given)
         if (ended := re.search(r"(?:^|\n)(\d+|late) (\S*) (\S*)\s*$", answer["output"])) is None:
             why = last_line(answer["error"]) or last_line(answer["output"]) or "it has ended"

@@ -28,6 +28,7 @@ from agentrl.rollout.pausable_engine import StoppableEngine
 from agentrl.rollout.user_objects import UserObjects
 from agentrl.runtime.ray.links import Link, State
 from agentrl.runtime.ray.rollout_worker import RolloutWorker
+from agentrl.runtime.ray.worker_group import CALLS
 from agentrl.runtime.ray.worker_handle import WorkerHandle
 from agentrl.trajectory.store import Store
 
@@ -101,7 +102,10 @@ def start_rollout_workers(
             node = nodes[number] if nodes[number] in free else shared_out(free, 1)[0]
             strategy = NodeAffinitySchedulingStrategy(node, soft=False)  # a soft one does not hold without a CPU
             kind: Any = ray.remote(RolloutWorker).options(
-                num_cpus=0, scheduling_strategy=strategy, runtime_env={"env_vars": SMALL_ANSWERS}
+                num_cpus=0,
+                scheduling_strategy=strategy,
+                runtime_env={"env_vars": SMALL_ANSWERS},
+                max_concurrency=CALLS,  # a job is a call until it ends
             )
             actor = kind.remote(config, os.getcwd(), env | {VARIABLE: f"{number}/{count}"}, 1, sys.path)
             stack.callback(ray.kill, actor)

@@ -6,10 +6,10 @@ start when the workers' machines are known.
 
 import logging
 import os
+from collections import deque
 from dataclasses import dataclass, replace
 from functools import cached_property
 from logging.handlers import QueueHandler
-from queue import SimpleQueue
 from typing import Any
 
 import ray
@@ -42,6 +42,12 @@ class Located:
         return Location(node, ray.util.get_node_ip_address(), gpus, free_port(), first_gpu()[1])
 
 
+class Recent(deque[logging.LogRecord]):
+    """The newest records, as a queue of them: nobody asks most workers for theirs."""
+
+    put_nowait = deque.append
+
+
 class Worker(Located):
     """A Ray actor. Only the controller calls it."""
 
@@ -52,8 +58,8 @@ class Worker(Located):
             os.environ.setdefault(name, value)
         if os.path.isdir(folder):
             os.chdir(folder)
-        self._warnings = SimpleQueue[logging.LogRecord]()
-        forwarding = QueueHandler(self._warnings)
+        self._warnings = Recent(maxlen=1000)
+        forwarding = QueueHandler(self._warnings)  # type: ignore[arg-type]
         forwarding.setLevel(logging.WARNING)
         logging.getLogger("agentrl").addHandler(forwarding)
         device = "cuda" if ray.get_gpu_ids() else "cpu"
@@ -62,7 +68,7 @@ class Worker(Located):
 
     def take_warnings(self) -> list[logging.LogRecord]:
         """Warnings since the last call, for the run's log; a worker's own log is in Ray's folder."""
-        return [self._warnings.get() for _ in range(self._warnings.qsize())]
+        return [self._warnings.popleft() for _ in range(len(self._warnings))]
 
     @cached_property
     def device(self) -> Any:

@@ -177,6 +177,7 @@ def _http_client(spec: ServerSpec, output: IO[str], headers: dict[str, str], **_
             response.headers.pop("content-encoding", None)  # packed, few bytes may be many
             response.stream = Bounded(response.stream)
 
+    headers |= {"Accept-Encoding": "identity"} if spec.of_task else {}
     timeout = httpx2.Timeout(30, read=300)  # an answer may stream for as long as a tool works
     hooks = {"response": [note]}
     return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks, trust_env=not spec.of_task)

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from agentrl.core.errors import InfraError, one_line
+from agentrl.core.errors import InfraError, UserError, one_line
 from agentrl.tools.mcp.connection import MAX_ERROR_CHARACTERS, MAX_TASK_BYTES
 from agentrl.tools.mcp.loading import schema_of
 from agentrl.tools.mcp.session_pool import SessionPool
@@ -31,19 +31,23 @@ BOUNDED = f'ulimit -f 65536; "$@" | stdbuf -o0 head -c {MAX_TASK_BYTES}'
 async def reached(name: str, server: Mapping[str, Any], trajectory: Any) -> ServerSpec:
     """The server of a trajectory's task as this machine reaches it. Raises InfraError where it does not."""
     container, uid = trajectory.container, trajectory.row.uid
-    spec = replace(read_spec(name, server, uid), name=f"{name} of {uid}", of_task=True)
+    try:
+        spec = replace(read_spec(name, server, uid), name=f"{name} of {uid}", of_task=True)
+        parts = urlsplit(str(spec.url))
+        port = parts.port
+    except (UserError, ValueError, TypeError) as error:
+        raise InfraError(f"{uid}: MCP server {name!r}: {one_line(error)}") from None
     if spec.command is not None:
         if not hasattr(container, "attached"):
             fix = "use rollout.containers.provider=docker, or leave the task out"
             raise InfraError(f"{uid}: its MCP server {name!r} is a command, which these containers do not run: {fix}")
         return replace(spec, command="sh", args=("-c", BOUNDED, "sh", *container.attached([spec.command, *spec.args])))
-    parts = urlsplit(str(spec.url))
     host = parts.hostname or ""
     address = await container.address(host) if hasattr(container, "address") else None
     if address is None:
         await _require_public(host, f"{uid}: the url of its MCP server {name!r}")
         return spec
-    url = parts._replace(netloc=address if parts.port is None else f"{address}:{parts.port}").geturl()
+    url = parts._replace(netloc=address if port is None else f"{address}:{port}").geturl()
     return replace(spec, url=url, headers={**spec.headers, "Host": parts.netloc.rpartition("@")[2]})
 
 
