@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from gpu_parts import SGLANG, console, device_name
@@ -49,10 +50,9 @@ def main() -> None:
     title = f"{args.model.name}, {device_name()}"
     table = Table("engine", "bound", "step", *COLUMNS, "ended", title=title)
     with tempfile.TemporaryDirectory() as folder:
-        for engine in args.engines:
-            for bound in args.bounds:
-                for row in measured(Path(folder) / f"{engine}-{bound}", engine, bound, args):
-                    table.add_row(engine, str(bound), *row)
+        for engine, bound in product(args.engines, args.bounds):
+            for row in measured(Path(folder) / f"{engine}-{bound}", engine, bound, args):
+                table.add_row(engine, str(bound), *row)
     console.print(table)
 
 
