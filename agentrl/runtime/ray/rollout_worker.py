@@ -15,7 +15,6 @@ import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from logging.handlers import QueueHandler
 from typing import Any
 
 from agentrl.config.schema import Config
@@ -39,6 +38,8 @@ Event = Lost | logging.LogRecord
 
 class RolloutWorker(Worker):
     """Makes the trajectories of the jobs that it gets. `AGENTRL_ROLLOUT_WORKER` has its number."""
+
+    _loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(self, config: Config, folder: str, env: dict[str, str], threads: int, path: list[str]) -> None:
         """`path`: the controller's `sys.path`, for the user's modules."""
@@ -65,9 +66,7 @@ class RolloutWorker(Worker):
             self.config, tokenizer, self.engine, _never, objects=objects, scored=scored, teachers=teachers
         )
         self.jobs = GroupJobs(self.rollouts.scheduler)  # type: ignore[arg-type]  # not spread any further
-        self._loop, forwarding = asyncio.get_running_loop(), QueueHandler(self)  # type: ignore[arg-type]
-        forwarding.setLevel(logging.WARNING)
-        logging.getLogger("agentrl").addHandler(forwarding)
+        self._loop = asyncio.get_running_loop()
         threading.Thread(target=_end_with, args=(threading.current_thread(),), daemon=True).start()
 
     async def run(self, job: GroupJob) -> AsyncIterator[Any]:
@@ -118,8 +117,9 @@ class RolloutWorker(Worker):
         await asyncio.shield(self._served[url])
 
     def put_nowait(self, record: logging.LogRecord) -> None:
-        """Give a warning to the controller, as to a queue of records; a worker's own log is in Ray's folder."""
-        self._loop.call_soon_threadsafe(self._events.put_nowait, record)
+        """Give a warning to the controller at once, from any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._events.put_nowait, record)
 
 
 def _never(*work: Any) -> Any:

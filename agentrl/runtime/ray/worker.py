@@ -42,12 +42,6 @@ class Located:
         return Location(node, ray.util.get_node_ip_address(), gpus, free_port(), first_gpu()[1])
 
 
-class Recent(deque[logging.LogRecord]):
-    """The newest records, as a queue of them: nobody asks most workers for theirs."""
-
-    put_nowait = deque.append
-
-
 class Worker(Located):
     """A Ray actor. Only the controller calls it."""
 
@@ -58,13 +52,17 @@ class Worker(Located):
             os.environ.setdefault(name, value)
         if os.path.isdir(folder):
             os.chdir(folder)
-        self._warnings = Recent(maxlen=1000)
-        forwarding = QueueHandler(self._warnings)  # type: ignore[arg-type]
+        self._warnings = deque[logging.LogRecord](maxlen=1000)  # nobody asks most workers for theirs
+        forwarding = QueueHandler(self)  # type: ignore[arg-type]
         forwarding.setLevel(logging.WARNING)
         logging.getLogger("agentrl").addHandler(forwarding)
         device = "cuda" if ray.get_gpu_ids() else "cpu"
         self.config = replace(config, trainer=replace(config.trainer, device=device))
         self.threads = threads
+
+    def put_nowait(self, record: logging.LogRecord) -> None:
+        """Store a warning, as a queue of records does."""
+        self._warnings.append(record)
 
     def take_warnings(self) -> list[logging.LogRecord]:
         """Warnings since the last call, for the run's log; a worker's own log is in Ray's folder."""
