@@ -42,15 +42,25 @@ def entry(folder: Path, engine: Engine, code: str, **more: object) -> str:
     return path
 
 
-def left(client: Any) -> list[Any]:
-    return list(client.containers.list(all=True, filters={"label": OWNER}, ignore_removed=True))
+def of(pid: int) -> dict[str, str]:
+    """What a process has: that of an ended one of an earlier test may still be on its way out."""
+    return {"label": f"{OWNER}={owner(pid)}"}
+
+
+def left(client: Any, its: dict[str, str] | None = None) -> list[Any]:
+    """Containers: of this process, or with that label."""
+    return list(client.containers.list(all=True, filters=its or of(os.getpid()), ignore_removed=True))
+
+
+def networks(client: Any) -> dict[str, Any]:
+    return {network.name: network for network in client.networks.list(filters=of(os.getpid()))}
 
 
 @pytest.mark.docker
 async def test_a_container_is_recorded_and_removed(tmp_path: Path, engine: Engine, client: Any) -> None:
     code = ASK + "ln -s /etc/passwd $FOLDER/link; cd /sys/fs/cgroup; "
     code += "cat memory.max pids.max 2>/dev/null || cat memory/memory.limit_in_bytes pids/pids.max"  # version 2 or 1
-    path = entry(tmp_path, engine, code, memory="64m", processes=40)
+    path, before = entry(tmp_path, engine, code, memory="64m", processes=40), networks(client)
     trajectory = await play(path, says("The answer is 5 ."))
     about = trajectory.extra["program"]
     assert (about["exit_code"], about["output"].split("\n")[:-1]) == (0, ["answer is 5", str(64 << 20), "40"])
@@ -58,7 +68,8 @@ async def test_a_container_is_recorded_and_removed(tmp_path: Path, engine: Engin
     (ledger,) = trajectory.ledgers
     ledger.check()
     assert left(client) == []
-    (network,) = client.networks.list(filters={"label": OWNER})
+    (name,) = networks(client).keys() - before  # earlier event loops of this process have their own
+    network = networks(client)[name]
     network.reload()
     assert network.attrs["Internal"]
 
@@ -89,12 +100,12 @@ def test_nothing_outlives_a_killed_trainer(tmp_path: Path, engine: Engine, clien
     path = entry(tmp_path, engine, ASK + "sleep 600")
     trainer = get_context("fork").Process(target=lambda: asyncio.run(play(path, says("Yes"))))
     trainer.start()
-    assert _comes(lambda: left(client))
-    its = {"label": f"{OWNER}={owner(trainer.pid or 0)}"}  # this process has networks of its own
+    its = of(trainer.pid or 0)
+    assert _comes(lambda: left(client, its))
     assert client.networks.list(filters=its)
     trainer.kill()
     trainer.join()
-    assert _comes(lambda: not left(client) and not client.networks.list(filters=its))
+    assert _comes(lambda: not left(client, its) and not client.networks.list(filters=its))
 
 
 @pytest.mark.docker
@@ -102,9 +113,11 @@ async def test_the_next_run_removes_what_was_left(tmp_path: Path, engine: Engine
     ended = subprocess.Popen(["true"])  # noqa: ASYNC220
     ended.wait()
     labels = {OWNER: f"{os.uname().nodename} {ended.pid} 1", "agentrl.run": "old"}
+    its = {"label": "agentrl.run=old"}
     client.containers.create(engine.base(), ["true"], labels=labels)
+    assert left(client, its)
     await play(entry(tmp_path, engine, ASK), says("The answer is 5 ."))
-    assert left(client) == []
+    assert left(client, its) == []
 
 
 def _comes(condition: Any) -> bool:
