@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import Any
 
-from agentrl.chat import check as checking
-from agentrl.chat.check import Mismatch
+from agentrl.chat.check import MODES, Comparison, Mismatch, compare, ledger_text
 from agentrl.chat.context import EMPTY, HistoryProbe
 from agentrl.chat.fixed_base import FixedBase
 from agentrl.chat.formats import FALLBACK, readers
@@ -57,8 +56,8 @@ class Chat:
         Raises UserError for an unknown format or mode, or a template that cannot show a conversation.
         """
         given = None if format is None else parser_for(format)
-        if check not in checking.MODES:
-            modes = ", ".join(checking.MODES)
+        if check not in MODES:
+            modes = ", ".join(MODES)
             raise UserError(
                 f"rollout.multi_turn.tokenization_sanity_check_mode: {check!r} is unknown; use one of {modes}"
             )
@@ -239,10 +238,10 @@ class Chat:
         which renders the conversation twice a turn to find them, it has the first difference alone. None when all
         agree, or when the mode is "disable".
         """
-        base = self.base_for(messages, tools)
-        return checking.check_trajectory(
-            self.template, base, messages, ids, tools, self.check, trace=trace, prompt=prompt
-        )
+        if self.check == "disable":
+            return None
+        base, text = self.base_for(messages, tools), ledger_text(self.template, ids, prompt)
+        return compare(Comparison(self.template, base, messages, tools, text, self.check), trace=trace)
 
     @property
     def looks_back(self) -> bool:

@@ -48,54 +48,28 @@ class Mismatch:
         return f"{what} {why}: the template shows {self.expected!r}, the ledger has {self.actual!r}"
 
 
-def check_trajectory(
-    template: Template,
-    base: FixedBase,
-    messages: Sequence[Message],
-    ids: Sequence[int],
-    tools: Tools,
-    mode: str,
-    *,
-    trace: bool = True,
-    prompt: int = 0,
-) -> Mismatch | None:
-    """The whole conversation; see `Chat.check_trajectory`."""
-    if mode == "disable":
-        return None
-    end = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=-1) + 1
+class Comparison:
+    """A ledger's text and the template's renderings of the same conversation, up to its last assistant turn."""
 
-    def render(count: int) -> str:
-        return template.comparable(template.render(messages[:count], tools))
+    def __init__(
+        self, template: Template, base: FixedBase, messages: Sequence[Message], tools: Tools, actual: str, mode: str
+    ) -> None:
+        """`actual`: the ledger's text."""
+        end = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=-1) + 1
+        self.template, self.base, self.tools, self.mode = template, base, tools, mode
+        self.messages, self.actual = messages[:end], template.comparable(actual)
+        self.partial = cache(self._partial)
+        """`render`, with "" where the template refuses; the two searches ask for the same few renders."""
 
-    @cache
-    def partial(count: int) -> str:
+    def render(self, count: int) -> str:
+        """The template's text of the first `count` messages. Raises TemplateRefusal."""
+        return self.template.comparable(self.template.render(self.messages[:count], self.tools))
+
+    def _partial(self, count: int) -> str:
         try:
-            return render(count)
+            return self.render(count)
         except TemplateRefusal:
             return ""
-
-    actual = template.comparable(_decoded(template, ids, prompt))
-    return _compare(Comparison(render, partial, messages[:end], actual, mode), base, trace)
-
-
-def _decoded(template: Template, ids: Sequence[int], prompt: int) -> str:
-    """Text of a ledger; that of its prompt apart, which a group shares, where it ends with a whole character."""
-    lead = template.decode(ids[:prompt]) if prompt and template.additive else ""
-    return lead + template.decode(ids[prompt:]) if lead and lead[-1] != "\ufffd" else template.decode(ids)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Ledger and template of the same conversation."""
-
-    render: Callable[[int], str]
-    """The template's text of the first so many messages."""
-    partial: Callable[[int], str]
-    """The same, with "" where the template refuses; the two searches ask for the same few renders."""
-    messages: Sequence[Message]
-    actual: str
-    """The ledger's text."""
-    mode: str
 
     def agreed(self, text: str, other: str) -> int:
         """Characters of `text` up to its first difference from `other` that counts in this mode."""
@@ -104,11 +78,19 @@ class Comparison:
         return _nth_visible(text, common_length(_squeezed(text), _squeezed(other)))
 
     def equal(self, text: str, other: str) -> bool:
+        """Whether the texts differ in nothing that counts in this mode."""
         return text == other or (self.mode != "strict" and _squeezed(text) == _squeezed(other))
 
 
-def _compare(comparison: Comparison, base: FixedBase, trace: bool) -> Mismatch | None:
-    last = len(comparison.messages) - 1
+def ledger_text(template: Template, ids: Sequence[int], prompt: int) -> str:
+    """Text of a ledger; that of its prompt apart, which a group shares, where it ends with a whole character."""
+    lead = template.decode(ids[:prompt]) if prompt and template.additive else ""
+    return lead + template.decode(ids[prompt:]) if lead and lead[-1] != "\ufffd" else template.decode(ids)
+
+
+def compare(comparison: Comparison, *, trace: bool) -> Mismatch | None:
+    """The first difference; with `trace` its message and further ones. None when all agree."""
+    last, base = len(comparison.messages) - 1, comparison.base
     try:
         expected = comparison.render(last + 1)
     except TemplateRefusal as error:
@@ -121,18 +103,18 @@ def _compare(comparison: Comparison, base: FixedBase, trace: bool) -> Mismatch |
     if not trace:
         at, at_actual = comparison.agreed(expected, actual), comparison.agreed(actual, expected)
         return Mismatch(None, "", None, _excerpt(expected, at), _excerpt(actual, at_actual))
-    found = list(islice(_differences(comparison, base, expected, actual), MAX_DIFFERENCES))
+    found = list(islice(_differences(comparison, expected, actual), MAX_DIFFERENCES))
     return replace(found[0], more=tuple(found[1:]))
 
 
-def _differences(comparison: Comparison, base: FixedBase, expected: str, actual: str) -> Iterator[Mismatch]:
+def _differences(comparison: Comparison, expected: str, actual: str) -> Iterator[Mismatch]:
     """One difference after the other, each taken back before the next is looked for."""
     start = 0
     while not comparison.equal(expected, actual):
         at, at_actual = comparison.agreed(expected, actual), comparison.agreed(actual, expected)
         found = _mismatch(comparison, (expected, at), (actual, at_actual), start)
         yield found
-        end, end_actual = base.next_end(expected, at), base.next_end(actual, at_actual)
+        end, end_actual = comparison.base.next_end(expected, at), comparison.base.next_end(actual, at_actual)
         if end is None or end_actual is None:
             return
         start, actual = found.message or 0, expected[:end] + actual[end_actual:]

@@ -359,7 +359,7 @@ MALFORMED = [
     ("minimax_m3", f"{M3}<tool_call>{M3}</tool_call>", "cannot read it from", "unknown"),
     ("seed_oss", "<seed:tool_call>f</seed:tool_call>", "no tool name after <seed:tool_call>", "unknown"),
     ("hunyuan", "<tool_calls><tool_call>f<tool_sep><arg_key>x</tool_call></tool_calls>", "cannot read it from", "f"),
-    ("nemotron_v2", '<TOOLCALL>{"name": "f"}', "</TOOLCALL> is missing", "unknown"),
+    ("nemotron_v2", '<TOOLCALL>{"name": "f"}', "</TOOLCALL> is missing", "f"),
     ("phi4_mini", '<|tool_call|>{"name": 1}<|/tool_call|>', '"name" is missing', "unknown"),
     ("phi4_mini", "functools[}", "invalid JSON", "unknown"),
     ("command", '<|START_ACTION|>[{"name": "f"}]<|END_ACTION|>', '"tool_name" is missing', "unknown"),

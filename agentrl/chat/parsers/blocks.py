@@ -22,11 +22,9 @@ from agentrl.chat.parsers.calls import (
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.trajectory.message import Call, Parsed
 
-ReadBlock = Callable[[str, int, int], tuple[list[Call], int]]
-"""(text, position after the opening tag, index of the next call) -> the calls and where the block ends; raises
-Malformed."""
-ReadBody = Callable[[str, int, int], tuple[Call, int]]
-"""(text, position after the opening tag, index of the call) -> the call and where its body ends; raises Malformed."""
+Read = Callable[[str, int, int], tuple[list[Call], int]]
+"""(text, position where calls begin, index of the first) -> the calls and where they end, before the closing tag;
+raises Malformed."""
 MakeCall = Callable[[Any, str, int], Call]
 """(decoded JSON, the JSON as written, index of the call) -> the call; raises Malformed."""
 
@@ -48,6 +46,8 @@ class Tags:
     """Texts that show that a closing tag belongs to a call whose opening tag is missing."""
     begins: re.Pattern[str] | None = None
     """An opening tag that begins a call, where others like it do not."""
+    several: bool = False
+    """Calls may stand one after another up to the closing tag."""
 
     def next(self, text: str, at: int) -> tuple[int, int] | None:
         """Start and end of the first opening tag from `at` on."""
@@ -57,7 +57,7 @@ class Tags:
         return min(found, default=None)
 
 
-def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:
+def parse_blocks(text: str, tags: Tags, read: Read) -> Parsed:
     """All calls of a turn, in order; text between them becomes content."""
     parsed, answer = split_thinking(text)
     pieces, at = [], 0
@@ -66,7 +66,7 @@ def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:
             parsed.calls.append(last)
             return parsed
         pieces.append(answer[at : opening[0]])
-        calls, at = _read_one(answer, opening[1], len(parsed.calls), tags, read)
+        calls, at = _read_block(answer, opening[1], len(parsed.calls), tags, read)
         parsed.calls += calls
     pieces.append(answer[at:])
     stray = _stray(pieces, tags, len(parsed.calls))
@@ -75,15 +75,20 @@ def parse_blocks(text: str, tags: Tags, read: ReadBlock) -> Parsed:
     return parsed
 
 
-def _read_one(text: str, body: int, index: int, tags: Tags, read: ReadBlock) -> tuple[list[Call], int]:
+def _read_block(text: str, body: int, index: int, tags: Tags, read: Read) -> tuple[list[Call], int]:
+    """The calls between two tags, or one malformed call, and where the block ends."""
     try:
-        return read(text, body, index)
+        calls, at = read(text, body, index)
+        while tags.several and not text.startswith(tags.close, skip_space(text, at)):
+            more, at = read(text, at, index + len(calls))
+            calls += more
+        return calls, _require_close(text, at, tags, calls[-1].name)
     except Malformed as error:
-        end = resume(text, body, tags)
+        end = _resume(text, body, tags)
         return [broken(str(error), text[body:end], index, expected=tags.expected, name=error.name)], end
 
 
-def resume(text: str, body: int, tags: Tags) -> int:
+def _resume(text: str, body: int, tags: Tags) -> int:
     """Where reading goes on after a malformed call: past its closing tag, or at the next opening one."""
     following = tags.next(text, body)
     limit = following[0] if following else len(text)
@@ -91,7 +96,7 @@ def resume(text: str, body: int, tags: Tags) -> int:
     return close + len(tags.close) if close >= 0 else limit
 
 
-def require_close(text: str, at: int, tags: Tags, name: str) -> int:
+def _require_close(text: str, at: int, tags: Tags, name: str) -> int:
     """The position after the closing tag (white space before it skipped). Raises Malformed."""
     start = skip_space(text, at)
     if text.startswith(tags.close, start):
@@ -121,40 +126,6 @@ def without(text: str, tags: tuple[str, ...]) -> str:
     return re.sub("|".join(map(re.escape, tags)), "", text) if tags else text
 
 
-def parse_tagged(text: str, tags: Tags, read: ReadBody) -> Parsed:
-    """All calls of a turn, one between each pair of tags."""
-
-    def block(text: str, body: int, index: int) -> tuple[list[Call], int]:
-        call, end = read(text, body, index)
-        return [call], require_close(text, end, tags, call.name)
-
-    return parse_blocks(text, tags, block)
-
-
-def parse_several(text: str, tags: Tags, read: ReadBody) -> Parsed:
-    """All calls of a turn, one or more between each pair of tags."""
-
-    def block(text: str, at: int, index: int) -> tuple[list[Call], int]:
-        calls: list[Call] = []
-        while not calls or not text.startswith(tags.close, skip_space(text, at)):
-            call, at = read(text, at, index + len(calls))
-            calls.append(call)
-        return calls, skip_space(text, at) + len(tags.close)
-
-    return parse_blocks(text, tags, block)
-
-
-def parse_lists(text: str, tags: Tags, make: MakeCall = make_call) -> Parsed:
-    """All calls of a turn, a list of them, or a single one, between each pair of tags."""
-
-    def block(text: str, body: int, index: int) -> tuple[list[Call], int]:
-        value, end = read_json(text, body)
-        after = require_close(text, end, tags, "unknown")
-        return read_list(value, text[body:end], index, make), after
-
-    return parse_blocks(text, tags, block)
-
-
 def read_list(value: Any, seed: str, index: int, make: MakeCall = make_call) -> list[Call]:
     """The calls in a decoded list, or the one that stands without a list. Raises Malformed."""
     items = value if isinstance(value, list) else [value]
@@ -165,20 +136,30 @@ def read_list(value: Any, seed: str, index: int, make: MakeCall = make_call) -> 
     return [make(item, seed, index + i) for i, item in enumerate(items)]
 
 
-def read_named(text: str, body: int, index: int) -> tuple[Call, int]:
-    """A call as `{"name": ..., "arguments": {...}}`."""
+def read_named(text: str, body: int, index: int) -> tuple[list[Call], int]:
+    """Reads a call as `{"name": ..., "arguments": {...}}`."""
     value, end = read_json(text, body)
-    return make_call(value, text[body:end], index), end
+    return [make_call(value, text[body:end], index)], end
 
 
-def read_headed(header: re.Pattern[str], missing: str) -> ReadBody:
+def read_lists(make: MakeCall = make_call) -> Read:
+    """Reads calls as the JSON of a list of them, or of a single one."""
+
+    def read(text: str, body: int, index: int) -> tuple[list[Call], int]:
+        value, end = read_json(text, body)
+        return read_list(value, text[body:end], index, make), end
+
+    return read
+
+
+def read_headed(header: re.Pattern[str], missing: str) -> Read:
     """Reads a call as a header and then JSON. The header's groups: `name`, and perhaps `id`; `missing`: the error."""
 
-    def read(text: str, body: int, index: int) -> tuple[Call, int]:
+    def read(text: str, body: int, index: int) -> tuple[list[Call], int]:
         found = match_at(header, text, body, missing)
         with naming(found["name"].strip()):
             value, end = read_json(text, found.end())
             identity = found.groupdict().get("id") or None
-            return typed_call(found["name"].strip(), value, text[body:end], index, identity=identity), end
+            return [typed_call(found["name"].strip(), value, text[body:end], index, identity=identity)], end
 
     return read

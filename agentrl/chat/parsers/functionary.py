@@ -5,7 +5,7 @@ A turn of v3.2 begins inside a header, since the generation prompt ends in >>>.
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags, parse_tagged, read_headed
+from agentrl.chat.parsers.blocks import Tags, parse_blocks, read_headed
 from agentrl.chat.parsers.reasoning import calls_in_thinking, split_thinking
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Parsed, Tools
@@ -24,10 +24,10 @@ HEADED = Tags(
 def parse(text: str, tools: Tools = None) -> Parsed:
     """Read a turn."""
     if TAGS.open[0] in text:
-        return parse_tagged(text, TAGS, read_headed(_NAME, "no NAME> after <function="))
+        return parse_blocks(text, TAGS, read_headed(_NAME, "no NAME> after <function="))
     parsed, answer = split_thinking(text)
     whole = answer if answer.startswith(START) else f"{START}{answer}"
-    read = parse_tagged(whole, HEADED, read_headed(_HEADER, ""))
+    read = parse_blocks(whole, HEADED, read_headed(_HEADER, ""))
     parsed.content = read.content if read.calls or whole.startswith(ANSWER) else answer
     parsed.calls = read.calls or calls_in_thinking(parsed, answer, (START,), HEADED.expected)
     return parsed

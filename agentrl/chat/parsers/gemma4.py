@@ -2,7 +2,7 @@
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags, parse_tagged
+from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import Malformed, match_at, naming, near, typed_call
 from agentrl.chat.parsers.literals import Notation, Values
 from agentrl.core.points import tool_parser
@@ -34,11 +34,11 @@ NOTATION = Notation(_string, {"true": True, "false": False, "null": None, "None"
 @tool_parser("gemma4", stops=("<turn|>", "<|tool_response>"))
 def parse(text: str, tools: Tools = None) -> Parsed:
     """Read a turn."""
-    return parse_tagged(text, TAGS, _read)
+    return parse_blocks(text, TAGS, _read)
 
 
-def _read(text: str, body: int, index: int) -> tuple[Call, int]:
+def _read(text: str, body: int, index: int) -> tuple[list[Call], int]:
     header = match_at(_HEADER, text, body, "no call:NAME{ after its opening tag")
     with naming(header[1]):
         arguments, end = Values(text, NOTATION).read(header.end())
-        return typed_call(header[1], arguments, text[body:end], index), end
+        return [typed_call(header[1], arguments, text[body:end], index)], end

@@ -38,6 +38,7 @@ GRAMMAR = Grammar(
         f"<|open|>tools<|sep|>{_CALL}{_ENDS}<|close|>tools<|sep|>",
         channels=("<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
         signs=("<|open|>call",),
+        several=True,
     ),
     header=re.compile(rf'\s*+<\|open\|>call tool="([^"\n]{{1,256}}+)"{_ATTRIBUTES}<\|sep\|>'),
     argument=re.compile(
@@ -46,7 +47,6 @@ GRAMMAR = Grammar(
     value_end=re.compile(r"<\|close\|>(?:argument|json)<\|sep\|>(?=\s*+<\|(?:open\|>argument |close\|>call))"),
     footer=re.compile(r"\s*+<\|close\|>call<\|sep\|>"),
     read_value=_value,
-    several=True,
 )
 
 

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.parsers.blocks import Tags, parse_several
+from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import Malformed, match_at, naming, near, skip_space, stuck, typed_call
 from agentrl.chat.parsers.literals import MAX_LITERALS
 from agentrl.chat.parsers.values import Bare, parameters_of, settled
@@ -23,6 +23,7 @@ TAGS = Tags(
     f"{MARK}</tool_call>",
     f'{MARK}<tool_call>\\n{MARK}<invoke name="NAME">{MARK}<KEY>VALUE{MARK}</KEY>{MARK}</invoke>\\n{MARK}</tool_call>',
     signs=(f"{MARK}<invoke",),
+    several=True,
 )
 _INVOKE = re.compile(rf'\s*+{re.escape(MARK)}<invoke name="([^"\n]{{1,256}}+)">')
 _ELEMENT = re.compile(rf"{re.escape(MARK)}<([^</>\n]{{1,256}}+)>")
@@ -36,10 +37,10 @@ Element = tuple[str, "str | list[Element]"]
 def parse(text: str, tools: Tools = None) -> Parsed:
     """Read a turn; `tools` tell numbers from text that looks like one, and lists from objects."""
 
-    def read(text: str, body: int, index: int) -> tuple[Call, int]:
+    def read(text: str, body: int, index: int) -> tuple[list[Call], int]:
         return _Elements(text).call(body, index, tools)
 
-    return parse_several(text, TAGS, read)
+    return parse_blocks(text, TAGS, read)
 
 
 @dataclass
@@ -47,7 +48,7 @@ class _Elements:
     text: str
     count: int = 0
 
-    def call(self, at: int, index: int, tools: Tools) -> tuple[Call, int]:
+    def call(self, at: int, index: int, tools: Tools) -> tuple[list[Call], int]:
         header = match_at(_INVOKE, self.text, at, stuck(self.text, at))
         with naming(header[1]):
             elements, end = self._within(header.end(), _END, 0)
@@ -55,7 +56,7 @@ class _Elements:
             arguments = _object(elements, schema, Outlines(schema))
             if len(arguments) < len(elements):
                 raise Malformed("an argument is there twice")
-            return typed_call(header[1], settled(arguments, header[1], tools), self.text[at:end], index), end
+            return [typed_call(header[1], settled(arguments, header[1], tools), self.text[at:end], index)], end
 
     def _within(self, at: int, close: str, depth: int) -> tuple[list[Element], int]:
         """The elements up to `close`, and the position after it."""

@@ -2,7 +2,7 @@
 
 import re
 
-from agentrl.chat.parsers.blocks import Tags, parse_tagged, read_headed
+from agentrl.chat.parsers.blocks import Tags, parse_blocks, read_headed
 from agentrl.chat.parsers.calls import Malformed, skip_space
 from agentrl.core.points import tool_parser
 from agentrl.trajectory.message import Call, Parsed, Tools
@@ -43,28 +43,28 @@ _IDENTIFIED = re.compile(
 @tool_parser("deepseek")
 def deepseek(text: str, tools: Tools = None) -> Parsed:
     """Read a turn of DeepSeek. V3 and R1 name the kind and fence the JSON; V3.1 writes NAME and bare JSON."""
-    return parse_tagged(text, DEEPSEEK, _read_deepseek)
+    return parse_blocks(text, DEEPSEEK, _read_deepseek)
 
 
 @tool_parser("kimi")
 def kimi(text: str, tools: Tools = None) -> Parsed:
     """Read a turn of Kimi K2, with numbered calls in a section."""
     missing = "no functions.NAME:NUMBER and <|tool_call_argument_begin|> after its opening tag"
-    return parse_tagged(text, KIMI, read_headed(_NUMBERED, missing))
+    return parse_blocks(text, KIMI, read_headed(_NUMBERED, missing))
 
 
 @tool_parser("solar", stops=("<|calls|>", "<|flush|>"))
 def solar(text: str, tools: Tools = None) -> Parsed:
     """Read a turn of Solar Open."""
     missing = "no <|tool_call:name|>NAME<|tool_call:args|> after its opening tag"
-    return parse_tagged(text, SOLAR, read_headed(_IDENTIFIED, missing))
+    return parse_blocks(text, SOLAR, read_headed(_IDENTIFIED, missing))
 
 
-def _read_deepseek(text: str, body: int, index: int) -> tuple[Call, int]:
+def _read_deepseek(text: str, body: int, index: int) -> tuple[list[Call], int]:
     fenced = _FENCED.match(text, body) is not None
     missing = "no name and <｜tool▁sep｜> after its opening tag"
-    call, end = read_headed(_FENCED if fenced else _BARE, missing)(text, body, index)
+    calls, end = read_headed(_FENCED if fenced else _BARE, missing)(text, body, index)
     fence = skip_space(text, end)
     if fenced and not text.startswith(_FENCE, fence):
-        raise Malformed("the ``` after its JSON is missing", call.name)
-    return call, fence + len(_FENCE) if fenced else end
+        raise Malformed("the ``` after its JSON is missing", calls[0].name)
+    return calls, fence + len(_FENCE) if fenced else end

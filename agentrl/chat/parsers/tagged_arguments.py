@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from agentrl.chat.parsers.blocks import Tags, parse_several, parse_tagged
+from agentrl.chat.parsers.blocks import Tags, parse_blocks
 from agentrl.chat.parsers.calls import MAX_ARGUMENTS, Malformed, match_at, naming, stuck, typed_call
 from agentrl.chat.parsers.values import Bare, settled
 from agentrl.trajectory.message import Call, Parsed, Tools
@@ -42,20 +42,18 @@ class Grammar:
     footer: re.Pattern[str]
     """A call's end."""
     read_value: ReadValue = by_schema
-    several: bool = False
-    """A block may hold more than one call."""
 
 
 def parse_spelled(text: str, grammar: Grammar, tools: Tools) -> Parsed:
     """All calls of a turn, in order; text between the blocks becomes content."""
     ends: list[list[tuple[int, int]]] = []
 
-    def read(text: str, body: int, index: int) -> tuple[Call, int]:
+    def read(text: str, body: int, index: int) -> tuple[list[Call], int]:
         if not ends:  # once a turn, and only where it has a call
             ends.append([found.span() for found in grammar.value_end.finditer(text, body)])
         return _Spelled(text, grammar, tools, ends[0]).call(body, index)
 
-    return (parse_several if grammar.several else parse_tagged)(text, grammar.tags, read)
+    return parse_blocks(text, grammar.tags, read)
 
 
 @dataclass(frozen=True)
@@ -66,12 +64,12 @@ class _Spelled:
     ends: list[tuple[int, int]]
     """Where values may end: the closing tags, from the first to the last."""
 
-    def call(self, body: int, index: int) -> tuple[Call, int]:
+    def call(self, body: int, index: int) -> tuple[list[Call], int]:
         header = match_at(self.grammar.header, self.text, body, f"no tool name after {self.grammar.tags.open[0]}")
         name = header[1].strip()
         with naming(name):
             written, end = self._arguments(header.end())
-            return typed_call(name, settled(written, name, self.tools), self.text[body:end], index), end
+            return [typed_call(name, settled(written, name, self.tools), self.text[body:end], index)], end
 
     def _arguments(self, at: int) -> tuple[dict[str, Any], int]:
         arguments: dict[str, Any] = {}

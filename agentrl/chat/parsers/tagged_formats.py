@@ -36,11 +36,11 @@ def _hunyuan(suffix: str) -> Grammar:
     block, call, key, value = (f"{name}{suffix}" for name in ("tool_calls", "tool_call", "arg_key", "arg_value"))
     example = f"<{call}>NAME<tool_sep{suffix}>\\n<{key}>KEY</{key}>\\n<{value}>VALUE</{value}>\\n</{call}>"
     header = rf"\s*+<{call}>\s*+({NAME})(?:<tool_sep{suffix}>|(?=\s*+(?:<{key}>|</{call}>)))"
+    whole, signs = f"<{block}>\\n{example}\\n</{block}>", (f"<{key}>", f"<{call}>")
     return Grammar(
-        Tags((f"<{block}>",), f"</{block}>", f"<{block}>\\n{example}\\n</{block}>", signs=(f"<{key}>", f"<{call}>")),
+        Tags((f"<{block}>",), f"</{block}>", whole, signs=signs, several=True),
         header=re.compile(header),
         footer=re.compile(rf"\s*+</{call}>"),
-        several=True,
         argument=_argument(suffix),
         value_end=_argument_end(suffix),
     )
@@ -52,14 +52,14 @@ def _invocations(block: str, mark: str = "", kind: str = "", shown: str = "", re
     `kind`: the pattern of what follows a parameter's name, for messages as `shown`."""
     invoke, parameter, quoted = f"{mark}invoke", f"{mark}parameter", r'"([^"\n]{1,256}+)"'
     example = f'<{invoke} name="NAME">\\n<{parameter} name="KEY"{shown}>VALUE</{parameter}>\\n</{invoke}>'
+    whole = f"<{block}>\\n{example}\\n</{block}>"
     return Grammar(
-        Tags((f"<{block}>",), f"</{block}>", f"<{block}>\\n{example}\\n</{block}>", signs=(f"<{invoke}",)),
+        Tags((f"<{block}>",), f"</{block}>", whole, signs=(f"<{invoke}",), several=True),
         header=re.compile(rf"\s*+<{invoke} name={quoted}>"),
         argument=re.compile(rf"\s*+<{parameter} name={quoted}{kind}>"),
         value_end=re.compile(rf"</{parameter}>(?=\s*+(?:<{parameter} name=|</{invoke}>))"),
         footer=re.compile(rf"\s*+</{invoke}>"),
         read_value=read,
-        several=True,
     )
 
 
