@@ -29,19 +29,13 @@ SAME_REWARD = 1e-6
 """Rewards closer than this are equal: their difference teaches nothing."""
 
 
-def rollout_metrics(trajectories: Sequence[Trajectory], *, success_threshold: float = 1.0) -> Metrics:
-    """All figures of a training batch: `rollout/`, `finish/`, `tools/`, `tasks/`, `reward/` and `perf/`.
-
-    A trajectory counts as a success by its reward function's own "acc" or "success", or else by a reward of at
-    least `success_threshold`.
-    """
+def rollout_metrics(trajectories: Sequence[Trajectory]) -> Metrics:
+    """All figures of a training batch: `rollout/`, `finish/`, `tools/`, `tasks/`, `reward/` and `perf/`."""
     return {
-        **_under("rollout", _scores(trajectories, success_threshold)),
-        **_under("rollout", _shape(trajectories)),
-        **_under("rollout", _drops(trajectories)),
+        **_under("rollout", _figures(trajectories)),
         **_under("finish", _finishes(trajectories)),
         **_under("tools", _tools(trajectories)),
-        **_under("tasks", _tasks(trajectories, success_threshold)),
+        **_under("tasks", _tasks(trajectories)),
         **_under("reward", _extras(trajectories)),
         **_under("perf", _timings(trajectories)),
     }
@@ -57,7 +51,10 @@ def validation_metrics(trajectories: Sequence[Trajectory], prefix: str = "val", 
 
 
 def succeeded(trajectory: Trajectory, threshold: float = 1.0) -> float | None:
-    """1.0 for a success, 0.0 for a failure, or a share in between; None when there is no score."""
+    """1.0 for a success, 0.0 for a failure, or a share in between; None when there is no score.
+
+    The reward function's own "acc" or "success" decides, or else a reward of at least `threshold`.
+    """
     if not trajectory.scored:
         return None
     for name in ("acc", "success"):
@@ -77,35 +74,37 @@ def is_wall_clock(name: str) -> bool:
     return name.startswith(("time/", "perf/", "start/"))
 
 
+def _figures(trajectories: Sequence[Trajectory]) -> Metrics:
+    return {**_scores(trajectories), **_shape(trajectories), **_drops(trajectories)}
+
+
 def _validation(trajectories: Sequence[Trajectory]) -> Metrics:
     return {
-        **_scores(trajectories, threshold=1.0),
-        **_shape(trajectories),
-        **_drops(trajectories),
+        **_figures(trajectories),
         **_under("tools", _call_shares([call for t in trajectories for call in t.calls], len(trajectories))),
         **_under("reward", _extras(trajectories)),
     }
 
 
-def _scores(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
+def _scores(trajectories: Sequence[Trajectory]) -> Metrics:
     rewards = [t.reward for t in trajectories if t.reward is not None and t.scored]
-    successes = [s for t in trajectories if (s := succeeded(t, threshold)) is not None]
+    successes = [s for t in trajectories if (s := succeeded(t)) is not None]
     turn_rewards = [math.fsum(r.value for r in t.turn_rewards) for t in trajectories if t.turn_rewards]
     return {
         **_spread("reward", rewards),
         **_mean("success", successes),
         **_mean("turn_reward", turn_rewards),
-        **_groups(trajectories, threshold),
+        **_groups(trajectories),
     }
 
 
-def _groups(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
+def _groups(trajectories: Sequence[Trajectory]) -> Metrics:
     """Figures of the samples that share a prompt; none where a prompt has one sample only."""
     by_row = grouped((t for t in trajectories if t.scored), lambda trajectory: trajectory.row.uid)
     groups = [members for members in by_row.values() if len(members) > 1]
     rewards = [zip(*(t.side_rewards or [t.reward or 0.0] for t in members), strict=False) for members in groups]
     flat = [all(np.ptp(each) < SAME_REWARD for each in sides) for sides in rewards]
-    solved = [any(passed(t, threshold) for t in members) for members in groups]
+    solved = [any(passed(t) for t in members) for members in groups]
     return {**_mean("zero_variance_groups", flat), **_mean("pass_at_n", solved)}
 
 
@@ -163,13 +162,13 @@ def _call_shares(calls: Sequence[ToolCallRecord], trajectories: int) -> Metrics:
     return {**_ratio("calls", len(calls), trajectories), **shares}
 
 
-def _tasks(trajectories: Sequence[Trajectory], threshold: float) -> Metrics:
+def _tasks(trajectories: Sequence[Trajectory]) -> Metrics:
     """Metrics of trajectories with a container: the share that succeeded, and where the others failed."""
     tasks = [t for t in trajectories if isinstance(t.extra.get("task"), dict) and "seconds" in t.extra["task"]]
     if not tasks:
         return {}
     failed = Counter(t.extra["task"].get("failed") for t in tasks)
-    successes = [value for t in tasks if (value := succeeded(t, threshold)) is not None]
+    successes = [value for t in tasks if (value := succeeded(t)) is not None]
     late = sum(t.finish == "timeout" and t.outcome is Outcome.MODEL_ERROR for t in tasks)
     metrics = {**_ratio("share", len(tasks), len(trajectories)), **_mean("success", successes)}
     metrics |= {f"failed_{phase}": failed[phase] / len(tasks) for phase in PHASES} | {"late": late / len(tasks)}

@@ -4,15 +4,15 @@ Invariant: a reader sees whole values. Fields are replaced or appended to, never
 """
 
 import math
-from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from agentrl.tracking.metrics import is_wall_clock
 from agentrl.tracking.status import Ended
 
 VALIDATION = "val/"
-ETA_STEPS = 10
+PACE_STEPS = 10
 
 
 @dataclass
@@ -38,7 +38,10 @@ class State:
     ended: Ended | None = None
     absent: Collection[str] = ()
     """Metrics that this kind of run does not have: up to 1 they are left out of what is shown."""
-    step_ends: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=ETA_STEPS + 1))
+    seconds: list[float] = field(default_factory=list)
+    """Of each step."""
+    step_ended: float = 0.0
+    """When the last one ended."""
 
     def enter(self, phase: str | None, now: float) -> None:
         """A phase begins, or all are over."""
@@ -59,24 +62,23 @@ class State:
         return training, validation
 
     def eta(self, now: float) -> float | None:
-        """Seconds left at the pace of the last steps; None before there is a pace."""
-        if self.total_steps is None or not self.step_ends or self.ended:
+        """Seconds left; None before there is a pace."""
+        if self.total_steps is None or self.ended:
             return None
-        (first_step, first), (last_step, last) = self.step_ends[0], self.step_ends[-1]
-        if last_step == first_step:
-            return None
-        pace = (last - first) / (last_step - first_step)
-        return max(0.0, pace * (self.total_steps - last_step) - (now - last))
+        return time_left(self.seconds, self.total_steps - self.step, now - self.step_ended)
 
     def _train(self, step: int, metrics: dict[str, float], now: float) -> None:
-        if not self.step_ends:
-            # The first step has no end before it; when it began is as good.
-            self.step_ends.append((step - 1, now - metrics["time/step"] if "time/step" in metrics else self.started))
-        self.step_ends.append((step, now))
-        self.step = step
-        self.metrics = metrics
+        self.step, self.step_ended, self.metrics = step, now, metrics
+        _remember(self.seconds, metrics.get("time/step"))
         _remember(self.rewards, metrics.get("rollout/reward_mean"))
         _remember(self.successes, metrics.get("rollout/success"))
+
+
+def time_left(seconds: Iterable[float], steps: int, since: float) -> float | None:
+    """Seconds that `steps` more will take at the pace of the last ones, `since` seconds after the last of these; None
+    before there is a pace."""
+    last = list(seconds)[-PACE_STEPS:]
+    return max(0.0, fmean(last) * steps - since) if last else None
 
 
 def _remember(history: list[float], value: float | None) -> None:

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from pathlib import Path
 
+from agentrl.tracking.state import time_left
+
 MAX_POINTS = 1500
 LONGEST = 2**22
 """Bytes of a line; the parts of a longer one are damaged lines."""
-PACE_STEPS = 10
 
 AXES = {"tokens": "rollout/model_tokens", "time": "time/step"}
 """Horizontal axes in place of steps: the sum, so far, of a metric of each step."""
@@ -71,12 +72,10 @@ class Curves:
         return next(reversed(self.series.get(name, {}).values()), None)
 
     def eta(self, total: int, now: float) -> float | None:
-        """Seconds left to step `total` at the pace of the last steps; None before there is a pace."""
+        """Seconds left to step `total`; None before there is a pace."""
         timed = self.series.get(AXES["time"], {}).items()
-        times = [seconds for step, seconds in timed if step][-PACE_STEPS:]  # step 0 is a validation
-        if not times or self.last_step is None:
-            return None
-        return max(0.0, sum(times) / len(times) * (total - self.last_step) - (now - self.written))
+        seconds = [seconds for step, seconds in timed if step]  # step 0 is a validation
+        return time_left(seconds, total - (self.last_step or 0), now - self.written)
 
     def sums(self, axis: str, steps: Sequence[int]) -> list[float]:
         """How much of one of AXES a run had behind it after each of `steps`, which ascend."""

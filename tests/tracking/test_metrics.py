@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from agentrl.tracking.meanings import meaning_of
-from agentrl.tracking.metrics import is_wall_clock, rollout_metrics, validation_metrics
+from agentrl.tracking.metrics import is_wall_clock, rollout_metrics, succeeded, validation_metrics
 from agentrl.trajectory.trajectory import Outcome, Span, ToolCallRecord
 
 
@@ -25,10 +25,10 @@ def test_scores_of_a_batch(plain):
 
 
 def test_success_follows_the_threshold_and_the_reward_functions_own_word(plain):
-    def success(*trajectories, **kwargs):
-        return rollout_metrics(trajectories, **kwargs)["rollout/success"]
+    def success(*trajectories):
+        return rollout_metrics(trajectories)["rollout/success"]
 
-    assert success(plain(0.5), success_threshold=0.5) == 1.0
+    assert succeeded(plain(0.5), threshold=0.5) == 1.0
     assert success(plain(5.0, reward_extra={"acc": False})) == 0.0
     assert success(plain(0.0, reward_extra={"success": np.float32(1.0)})) == 1.0
     assert success(plain(0.0, reward_extra={"acc": 0.25, "success": 1.0})) == 0.25
