@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from numbers import Real
+from statistics import fmean, pstdev
 from typing import Any, get_args
 
 import numpy as np
@@ -179,7 +180,7 @@ def _extras(trajectories: Sequence[Trajectory]) -> Metrics:
     extras = [extra for t in trajectories if t.scored for extra in t.reward_extra.items()]
     by_name = grouped(extras, lambda extra: extra[0])
     numbers = {name: [n for _, value in by_name[name] if (n := _number(value)) is not None] for name in sorted(by_name)}
-    return {name: math.fsum(found) / len(found) for name, found in numbers.items() if found}
+    return {name: fmean(found) for name, found in numbers.items() if found}
 
 
 def _timings(trajectories: Sequence[Trajectory]) -> Metrics:
@@ -206,7 +207,7 @@ def _under(prefix: str, metrics: Metrics) -> Metrics:
 
 
 def _mean(name: str, values: Sequence[float]) -> Metrics:
-    return {name: math.fsum(values) / len(values)} if values else {}
+    return {name: fmean(values)} if values else {}
 
 
 def _mean_max(name: str, values: Sequence[float]) -> Metrics:
@@ -216,9 +217,8 @@ def _mean_max(name: str, values: Sequence[float]) -> Metrics:
 def _spread(name: str, values: Sequence[float]) -> Metrics:
     if not values:
         return {}
-    mean = math.fsum(values) / len(values)
-    std = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / len(values))
-    return {f"{name}_mean": mean, f"{name}_std": std, f"{name}_min": float(min(values)), **_max(name, values)}
+    about = {f"{name}_mean": fmean(values), f"{name}_std": pstdev(values), f"{name}_min": float(min(values))}
+    return about | _max(name, values)
 
 
 def _max(name: str, values: Sequence[float]) -> Metrics:

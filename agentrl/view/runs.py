@@ -155,16 +155,14 @@ def _is_dump_folder(path: Path) -> bool:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    with suppress(OSError):
+    with suppress(OSError, UserError, yaml.YAMLError, TypeError, ValueError):
         return _read(folder, (folder / CONFIG_FILE).stat().st_mtime_ns)
     return {}
 
 
 @lru_cache(maxsize=1000)
 def _read(folder: Path, written: int) -> dict[str, Any]:
-    with suppress(OSError, UserError, yaml.YAMLError, TypeError, ValueError):
-        return dict(read_yaml(read_inside(folder / CONFIG_FILE, folder)))
-    return {}
+    return dict(read_yaml(read_inside(folder / CONFIG_FILE, folder)))
 
 
 def _flat(prefix: str, value: object) -> Iterator[tuple[str, object]]:

@@ -36,11 +36,7 @@ Element = tuple[str, "str | list[Element]"]
 @tool_parser("minimax_m3")
 def parse(text: str, tools: Tools = None) -> Parsed:
     """Read a turn; `tools` tell numbers from text that looks like one, and lists from objects."""
-
-    def read(text: str, body: int, index: int) -> tuple[list[Call], int]:
-        return _Elements(text).call(body, index, tools)
-
-    return parse_blocks(text, TAGS, read)
+    return parse_blocks(text, TAGS, lambda answer, body, index: _Elements(answer).call(body, index, tools))
 
 
 @dataclass

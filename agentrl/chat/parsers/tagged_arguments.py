@@ -46,47 +46,42 @@ class Grammar:
 
 def parse_spelled(text: str, grammar: Grammar, tools: Tools) -> Parsed:
     """All calls of a turn, in order; text between the blocks becomes content."""
-    ends: list[list[tuple[int, int]]] = []
-
-    def read(text: str, body: int, index: int) -> tuple[list[Call], int]:
-        if not ends:  # once a turn, and only where it has a call
-            ends.append([found.span() for found in grammar.value_end.finditer(text, body)])
-        return _Spelled(text, grammar, tools, ends[0]).call(body, index)
-
-    return parse_blocks(text, grammar.tags, read)
+    return parse_blocks(text, grammar.tags, _Spelled(grammar, tools).read)
 
 
-@dataclass(frozen=True)
 class _Spelled:
-    text: str
-    grammar: Grammar
-    tools: Tools
-    ends: list[tuple[int, int]]
-    """Where values may end: the closing tags, from the first to the last."""
+    """Reads the calls of one turn."""
 
-    def call(self, body: int, index: int) -> tuple[list[Call], int]:
-        header = match_at(self.grammar.header, self.text, body, f"no tool name after {self.grammar.tags.open[0]}")
+    def __init__(self, grammar: Grammar, tools: Tools) -> None:
+        self.grammar, self.tools = grammar, tools
+        self.ends: list[tuple[int, int]] | None = None
+        """Where values may end: the closing tags, from the first to the last. Found once, at the first call."""
+
+    def read(self, text: str, body: int, index: int) -> tuple[list[Call], int]:
+        """The call at `body`, and its end. Raises Malformed."""
+        if self.ends is None:
+            self.ends = [found.span() for found in self.grammar.value_end.finditer(text, body)]
+        header = match_at(self.grammar.header, text, body, f"no tool name after {self.grammar.tags.open[0]}")
         name = header[1].strip()
         with naming(name):
-            written, end = self._arguments(header.end())
-            return [typed_call(name, settled(written, name, self.tools), self.text[body:end], index)], end
+            written, end = self._arguments(text, header.end(), self.ends)
+            return [typed_call(name, settled(written, name, self.tools), text[body:end], index)], end
 
-    def _arguments(self, at: int) -> tuple[dict[str, Any], int]:
+    def _arguments(self, text: str, at: int, ends: list[tuple[int, int]]) -> tuple[dict[str, Any], int]:
         arguments: dict[str, Any] = {}
-        while (argument := self.grammar.argument.match(self.text, at)) is not None:
-            found = bisect_left(self.ends, (argument.end(), 0))
-            if found == len(self.ends):
+        while (argument := self.grammar.argument.match(text, at)) is not None:
+            found = bisect_left(ends, (argument.end(), 0))
+            if found == len(ends):
                 break
-            value_end, at = self.ends[found]
-            read = self.grammar.read_value(argument, self.text[argument.end() : value_end])
+            value_end, at = ends[found]
+            read = self.grammar.read_value(argument, text[argument.end() : value_end])
             self._require_new(read, arguments)
             arguments |= read
-        footer = self.grammar.footer.match(self.text, at)
-        if footer is None:
-            raise Malformed(stuck(self.text, at))
+        footer = match_at(self.grammar.footer, text, at, stuck(text, at))
         return arguments, footer.end()
 
-    def _require_new(self, read: dict[str, Any], arguments: dict[str, Any]) -> None:
+    @staticmethod
+    def _require_new(read: dict[str, Any], arguments: dict[str, Any]) -> None:
         twice = next((key for key in read if key in arguments), None)
         if twice is not None:
             raise Malformed(f"the argument {twice!r} is there twice")

@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.rewards.code.plain import decode, encode, standard
+from agentrl.rewards.code.plain import ALL_READERS, decode, encode, standard
 
 BINARY = "eq ne lt le gt ge add sub mul truediv floordiv mod pow and_ or_ xor matmul contains getitem delitem"
 CHUNK = 1024
@@ -34,6 +34,8 @@ class Callee:
         self.objects: dict[str, Any] = {}
         self.references: dict[int, str] = {}
         """By id: one object has one reference."""
+        objects = {"ref": lambda name, _: self.objects[name], "do": lambda name, _: DOING[name]}
+        self.readers = {**ALL_READERS, **objects, "name": self.named}
 
     def answer(self, call: list[Any]) -> dict[str, Any]:
         """Make one call."""
@@ -41,22 +43,20 @@ class Callee:
         printed, reply = io.StringIO(), dict[str, Any]()
         self.calls += 1
         try:
-            given = [decode(arg, self.read) for arg in args]
-            keywords = {name: decode(arg, self.read) for name, arg in named.items()}
+            given = [decode(arg, self.readers) for arg in args]
+            keywords = {name: decode(arg, self.readers) for name, arg in named.items()}
             with contextlib.redirect_stdout(printed):
-                reply["value"] = self.form(decode(what, self.read)(*given, **keywords))
+                reply["value"] = self.form(decode(what, self.readers)(*given, **keywords))
             reply["args"] = self.changed(args, given)
         except BaseException as error:
             reply = {"raised": [kind.__name__ for kind in type(error).__mro__], "text": _text(error)}
         return reply | {"printed": printed.getvalue()[:PRINTED]}
 
-    def read(self, kind: str, content: Any) -> Any:
-        """The object of a form that is a reference."""
-        if kind == "name":
-            if content not in self.names:
-                raise NameError(f"name {content!r} is not defined")
-            return self.names[content]
-        return self.objects[content] if kind == "ref" else DOING[content]
+    def named(self, name: str, _: Any) -> Any:
+        """What the solution calls so."""
+        if name not in self.names:
+            raise NameError(f"name {name!r} is not defined")
+        return self.names[name]
 
     def form(self, value: Any) -> Any:
         """The plain form of a value, with references to objects that have none."""

@@ -28,7 +28,7 @@ class Grader(ABC):
     """Whether the harness loads the solution, or it is the program."""
 
     def __init__(self, code: str, cases: TestCases, language: str) -> None:
-        self.code = code.encode(errors="replace").decode()  # half a surrogate pair is no character
+        self.code = code
         self.cases = cases
         self.language = language
 
@@ -116,31 +116,30 @@ async def grade(
 
     Raises InfraError when the sandbox fails, UserError when the row's test cases are no good.
     """
-    kind = Asserts if cases.asserts else function if cases.fn_name else program
-    if kind is not program and language != "python":
+    if (cases.asserts or cases.fn_name) and language != "python":
         raise UserError(f"fn_name and assert_case are for python, not {language}: give inputs and outputs of a program")
-    grader = kind(code, cases, language)
-    if isinstance(grader, Asserts):
-        return await _tried(run, grader, limits, total)
-    return await _graded(run, grader, limits, total)
+    code = code.encode(errors="replace").decode()  # half a surrogate pair is no character
+    if cases.asserts:
+        return await _tried(run, code, cases, limits, total)
+    kind = function if cases.fn_name else program
+    return await _graded(run, kind(code, cases, language), limits, total)
 
 
-async def _tried(run: Run, grader: Asserts, limits: Limits, total: float) -> Verdict:
+async def _tried(run: Run, code: str, cases: TestCases, limits: Limits, total: float) -> Verdict:
     """Run test and solution in separate sandboxes; scripts that need one process run in one."""
-    cases = grader.cases
-    tried = await Trials(run, grader.code, cases.asserts, limits=limits, total=total).judge()
+    tried = await Trials(run, code, cases.asserts, limits=limits, total=total).judge()
     codes: list[bool | int] = [trial.result if trial.result is not None else False for trial in tried]
     metadata = [
-        describe(index, (cases.asserts[index], None), code, None, trial.shown)
-        for index, (code, trial) in enumerate(zip(codes, tried, strict=True))
+        describe(index, (cases.asserts[index], None), result, None, trial.shown)
+        for index, (result, trial) in enumerate(zip(codes, tried, strict=True))
     ]
     rest = [index for index, trial in enumerate(tried) if trial.together]
     forgeable = bool(rest) or any(trial.shape.forgeable for trial in tried)
     if rest:
         some = read_cases({"assert_case": [cases.asserts[index] for index in rest]})
-        found = await _graded(run, Asserts(grader.code, some, grader.language), limits, total)
-        for index, code, about in zip(rest, found.results, found.metadata, strict=True):
-            codes[index], metadata[index] = code, dict(about) | {"case_index": index}
+        found = await _graded(run, Asserts(code, some, "python"), limits, total)
+        for index, result, about in zip(rest, found.results, found.metadata, strict=True):
+            codes[index], metadata[index] = result, dict(about) | {"case_index": index}
     return Verdict(codes, metadata, forgeable)
 
 

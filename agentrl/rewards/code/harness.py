@@ -36,18 +36,12 @@ def form(value: Any) -> Any:
         return {"opaque": type(value).__name__}
 
 
-class Reports:
-    """The values that the test script reported, in order."""
-
-    def __init__(self) -> None:
-        self.made: list[list[Any]] = []
-
-    def report(self, index: int, value: Any, other: tuple[Any, ...] = (), verdict: Any = None) -> None:
-        """Keep the value of check `index`, and of the other side where that is no literal either."""
-        forms = [form(side) for side in (value, *other)]
-        if len(forms) == 2 and all(isinstance(side, dict) and "opaque" in side for side in forms):
-            forms = [bool(verdict(value, other[0]))]
-        self.made.append([index, *forms])
+def reported(index: int, value: Any, other: tuple[Any, ...] = (), verdict: Any = None) -> list[Any]:
+    """The report of check `index`: the value, and the other side where that is no literal either."""
+    forms = [form(side) for side in (value, *other)]
+    if len(forms) == 2 and all(isinstance(side, dict) and "opaque" in side for side in forms):
+        forms = [bool(verdict(value, other[0]))]
+    return [index, *forms]
 
 
 def load(module: types.ModuleType, prelude: list[str]) -> None:
@@ -73,10 +67,10 @@ def answer(request: dict[str, Any], names: dict[str, Any], requests: int) -> dic
     if "calls" in request:
         callee = Callee(names)
         return {"answers": [callee.answer(call) for call in request["calls"]]}
-    reports = Reports()
-    names[request["report"]] = reports.report
-    run_script(request["script"], names, reports)
-    return {"reports": reports.made, "token": receive(requests, 1 << 10).decode()}
+    reports: list[list[Any]] = []
+    names[request["report"]] = lambda *given: reports.append(reported(*given))
+    run_script(request["script"], names)
+    return {"reports": reports, "token": receive(requests, 1 << 10).decode()}
 
 
 def does(statement: ast.stmt) -> bool:
@@ -85,7 +79,7 @@ def does(statement: ast.stmt) -> bool:
     return acts and not isinstance(getattr(statement, "value", None), ast.Constant)
 
 
-def run_script(script: str, names: dict[str, Any], reports: Reports) -> None:
+def run_script(script: str, names: dict[str, Any]) -> None:
     """Run test code; raises where it, or a test runner that it uses, says that the solution is wrong."""
     runners = Runners(script, sys.modules["__main__"], [*names])
     os._exit = sys.exit  # type: ignore[assignment]

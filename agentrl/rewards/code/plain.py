@@ -18,6 +18,7 @@ from typing import Any
 LONG_BITS = 1000
 """Integers above it travel in hexadecimal: decimal text of any length is not read everywhere."""
 CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset)
+MOST_COMPARISONS = 1 << 22
 
 
 STANDARD: dict[type, Callable[[Any], list[Any]]] = {
@@ -110,34 +111,50 @@ def _array(kind: str, items: list[Any], shape: list[int] | None = None) -> Any:
     return made[0] if shape is None else made.reshape(shape)
 
 
-READERS: dict[str, Callable[[list[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
-    "dict": dict,
-    "complex": lambda parts: complex(*parts),
-}
-
-
-def decode(form: Any, other: "Callable[[str, Any], Any]") -> Any:
-    """The value that `encode` was given; `other` reads forms of further kinds.
-
-    Raises what reading a forged form may raise.
-    """
+def decode(form: Any, readers: "dict[str, Reader]") -> Any:
+    """The value that `encode` was given. Raises what reading a forged form may raise."""
     if not isinstance(form, dict):
         return form
     ((kind, content),) = form.items()
-    if kind in READERS:
-        items = [[decode(part, other) for part in item] if kind == "dict" else decode(item, other) for item in content]
-        return READERS[kind](items)
-    if kind == "standard":
-        return {known.__name__: known for known in STANDARD}[content[0]](*decode(content[1], other))
-    if kind in ("array", "scalar"):
-        return _array(content[0], decode(content[1], other), *content[2:])
-    if kind in ("int", "bytes"):
-        return int(content, 16) if kind == "int" else bytes.fromhex(content)
-    return other(kind, content)
+    return readers[kind](content, lambda part: decode(part, readers))
+
+
+def distinct(items: list[Any]) -> list[Any]:
+    """Keys of a hash table. Raises ValueError where so many collide that it would take minutes to make: forged ones."""
+    if sum(count * count for count in collections.Counter(map(hash, items)).values()) > MOST_COMPARISONS:
+        raise ValueError("these keys collide")
+    return items
+
+
+def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    distinct([key for key, _ in pairs])
+    return dict(pairs)
+
+
+def _standard(kind: str, args: list[Any]) -> Any:
+    return {known.__name__: known for known in STANDARD}[kind](*args)
+
+
+Reader = Callable[[Any, Callable[[Any], Any]], Any]
+"""(content of a form, what decodes the forms in it) -> its value."""
+READERS: dict[str, Reader] = {
+    "int": lambda digits, _: int(digits, 16),
+    "bytes": lambda digits, _: bytes.fromhex(digits),
+    "complex": lambda parts, _: complex(*parts),
+    "list": lambda items, read: list(map(read, items)),
+    "tuple": lambda items, read: tuple(map(read, items)),
+    "set": lambda items, read: set(distinct(list(map(read, items)))),
+    "frozenset": lambda items, read: frozenset(distinct(list(map(read, items)))),
+    "dict": lambda items, read: _mapping([(read(key), read(value)) for key, value in items]),
+}
+"""Values of built-in types."""
+ALL_READERS: dict[str, Reader] = {
+    **READERS,
+    "standard": lambda content, read: _standard(content[0], read(content[1])),
+    "array": lambda content, read: _array(content[0], read(content[1]), content[2]),
+    "scalar": lambda content, read: _array(content[0], read(content[1])),
+}
+"""Values of all types, as they were: for sandboxes alone."""
 
 
 def receive(source: int, size: int) -> bytes:

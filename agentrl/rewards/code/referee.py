@@ -25,7 +25,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from agentrl.rewards.code.plain import STANDARD, Opaque, decode, encode, is_array, receive, send, standard
+from agentrl.rewards.code.plain import ALL_READERS, STANDARD, Opaque, decode, encode, is_array, receive, send, standard
 from agentrl.rewards.code.remote_objects import UNKNOWN, Named, Remote, Unknown
 from agentrl.rewards.code.runners import Runners, clean
 
@@ -57,6 +57,7 @@ class Referee:
     def __init__(self, known: list[Any], exceptions: dict[str, type[BaseException]]) -> None:
         self.known = [(_key(call), answer) for call, answer in known]
         self.exceptions = exceptions
+        self.readers = {**ALL_READERS, "ref": self.remote}
         self.calls: list[Any] = []
         self.exact = True
         """Every call so far is the one that was answered at its place."""
@@ -128,18 +129,18 @@ class Referee:
             self.raised = self.exception(answer["raised"], str(answer.get("text", "")))
             raise self.raised
         for index, form in answer.get("args", ()):
-            _replace(args[index], decode(form, self.remote))
+            _replace(args[index], decode(form, self.readers))
         made = isinstance(what, dict) and str(what.get("name", "")).lstrip("_")[:1].isupper()
         value = answer["value"]
         if made and what["name"] != "Solution" and isinstance(value, dict) and "ref" in value:
             self.made.add(str(value["ref"]))
-        return decode(value, self.remote)
+        return decode(value, self.readers)
 
-    def remote(self, kind: str, reference: Any) -> Remote:
+    def remote(self, reference: Any, _: Any) -> Remote:
         """An object that the solution keeps. Raises ValueError."""
-        if kind != "ref" or not isinstance(reference, str):
-            raise ValueError(kind)
-        return Remote(self.ask, reference, reference in self.made)
+        if not isinstance(reference, str):
+            raise ValueError("a reference is text")
+        return Remote(self.ask, {"ref": reference}, reference in self.made)
 
     def exception(self, kinds: list[str], text: str) -> BaseException:
         """The nearest class that the script can know."""
@@ -165,9 +166,7 @@ class Referee:
 
 
 def _other(value: Any) -> Any:
-    if isinstance(value, Remote):
-        return {"ref": vars(value)["_reference"]}
-    return {"name": vars(value)["_name"]} if isinstance(value, Named) else standard(value)
+    return vars(value)["_form"] if isinstance(value, Remote) else standard(value)
 
 
 def _check(value: Any) -> None:
@@ -178,7 +177,7 @@ def _check(value: Any) -> None:
     elif type(value) is dict:
         for item in [*value.keys(), *value.values()]:
             _check(item)
-    elif not (isinstance(value, Remote | Named) or type(value) in PLAIN or type(value) in STANDARD or is_array(value)):
+    elif not (isinstance(value, Remote) or type(value) in PLAIN or type(value) in STANDARD or is_array(value)):
         raise Opaque(type(value).__name__)
 
 

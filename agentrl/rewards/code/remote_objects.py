@@ -17,14 +17,15 @@ Ask = Callable[..., Any]
 class Remote:
     """An object in the solution's sandbox."""
 
-    def __init__(self, ask: Ask, reference: str, made: bool) -> None:
-        vars(self).update(_ask=ask, _reference=reference, _made=made)
+    def __init__(self, ask: Ask, form: dict[str, str], made: bool = False) -> None:
+        """`form`: by which the callee knows it. `made`: the test made it by calling a class."""
+        vars(self).update(_ask=ask, _form=form, _made=made)
 
     def _do(self, name: str, *args: Any) -> Any:
         return vars(self)["_ask"]({"do": name}, (self, *args))
 
     def __call__(self, *args: Any, **named: Any) -> Any:
-        return vars(self)["_ask"]({"ref": vars(self)["_reference"]}, args, named)
+        return vars(self)["_ask"](vars(self)["_form"], args, named)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -76,39 +77,29 @@ for _name in BINARY.split():
         setattr(Remote, f"__{_name.strip('_')}__", _operator(_name))
 
 
-class Named:
-    """A name that the solution defines."""
+class Named(Remote):
+    """A name that the solution defines; its value, where that is plain, is compared and read here."""
 
     def __init__(self, ask: Ask, name: str) -> None:
-        vars(self).update(_ask=ask, _name=name, __name__=name)
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        return vars(self)["_ask"]({"name": vars(self)["_name"]}, args, named)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return vars(self)["_ask"]({"do": "getattr"}, (self, name))
-
-    def _value(self) -> Any:
-        return vars(self)["_ask"]({"do": "value"}, (self,))
+        super().__init__(ask, {"name": name})
+        vars(self).update(__name__=name)
 
     def __eq__(self, other: object) -> bool:
-        return self is other or bool(self._value() == other)
+        return self is other or bool(self._do("value") == other)
 
     def __len__(self) -> int:
-        return len(self._value())
+        return len(self._do("value"))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._value())
+        return iter(self._do("value"))
 
     def __getitem__(self, key: Any) -> Any:
-        return self._value()[key]
+        return self._do("value")[key]
 
     def __bool__(self) -> bool:
         return True
 
-    __hash__ = object.__hash__
+    __hash__, __str__, __repr__ = object.__hash__, object.__repr__, object.__repr__
 
 
 class Unknown:

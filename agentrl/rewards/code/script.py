@@ -51,8 +51,6 @@ class ReportCheck:
     expected: Any = None
     pair: bool = False
     """The report has both sides, or a verdict when neither has a plain form."""
-    always: bool = True
-    """Whether it is at the top of the script, so that a run to the end has reached it."""
 
     def passes(self, forms: Sequence[Any]) -> bool:
         """Whether it holds of the encoded values. Raises one of MALFORMED."""
@@ -65,7 +63,7 @@ class ReportCheck:
         return holds(self.operator, decode(left), decode(right))
 
 
-class TestScript:
+class TestScript(ast.NodeTransformer):
     """A script as the sandbox gets it, and the checks that stay behind."""
 
     __test__ = False
@@ -75,9 +73,13 @@ class TestScript:
 
         Asserts within `try` stay as they are: something may wait for their exception.
         """
+        tree = parsed(source)
         self.report = report
         self.checks: list[ReportCheck] = []
-        self.source = ast.unparse(ast.fix_missing_locations(_Rewriter(self).visit(parsed(source))))
+        self.due: set[int] = set()
+        """Numbers of the checks at the top of the script, which a run to the end has reached."""
+        self._top = frozenset(tree.body)
+        self.source = ast.unparse(ast.fix_missing_locations(self.visit(tree)))
 
     def passes(self, reports: Sequence[Sequence[Any]]) -> bool:
         """Whether every report holds, and none is missing that a run to the end has made."""
@@ -86,23 +88,7 @@ class TestScript:
             reached = {index for index, *_ in reports}
         except MALFORMED:
             return False
-        due = {index for index, check in enumerate(self.checks) if check.always}
-        return all(verdicts) and due <= reached and bool(reached or not self.checks)
-
-
-class _Rewriter(ast.NodeTransformer):
-    def __init__(self, script: TestScript) -> None:
-        self.script = script
-        self.depth = 0
-
-    def visit(self, node: ast.AST) -> Any:
-        """Keeps track of what may not be reached."""
-        nested = isinstance(node, ast.stmt) and hasattr(node, "body")
-        self.depth += nested
-        try:
-            return super().visit(node)
-        finally:
-            self.depth -= nested
+        return all(verdicts) and self.due <= reached and bool(reached or not self.checks)
 
     def visit_Try(self, node: ast.stmt) -> ast.stmt:
         """Left alone."""
@@ -112,34 +98,27 @@ class _Rewriter(ast.NodeTransformer):
 
     def visit_Assert(self, node: ast.Assert) -> list[ast.stmt]:
         """One report for each part of a conjunction."""
-        return [self._reporting(part) for part in conditions(node)]
+        first, parts = len(self.checks), conditions(node)
+        if node in self._top:
+            self.due |= {*range(first, first + len(parts))}
+        return [self._reporting(part) for part in parts]
 
     def _reporting(self, test: ast.expr) -> ast.stmt:
-        always = not self.depth
+        number = ast.Constant(len(self.checks))
         if (found := with_literal(test)) is not None:
-            return self._report(ReportCheck(found[0], found[2], always=always), found[1])
-        if not isinstance(test, ast.Compare) or len(test.ops) != 1:
-            return self._report(ReportCheck("Is", True, always=always), _truth(test))
-        check = ReportCheck(type(test.ops[0]).__name__, pair=True, always=always)
-        return self._report(check, test.left, test.comparators[0], test.ops[0])
-
-    def _report(
-        self, check: ReportCheck, value: ast.expr, other: ast.expr | None = None, op: ast.cmpop | None = None
-    ) -> ast.stmt:
-        call = _call(self.script.report, ast.Constant(len(self.script.checks)), value)
-        if other is not None and op is not None:
-            call.args += [ast.Tuple([other], ast.Load()), _comparison(op)]
-        self.script.checks.append(check)
-        return ast.Expr(call)
+            check, shown = ReportCheck(found[0], found[2]), [found[1]]
+        elif isinstance(test, ast.Compare) and len(test.ops) == 1:
+            check = ReportCheck(type(test.ops[0]).__name__, pair=True)
+            shown = [test.left, ast.Tuple(test.comparators, ast.Load()), _comparison(test.ops[0])]
+        else:
+            check, shown = ReportCheck("Is", True), [_truth(test)]
+        self.checks.append(check)
+        return ast.Expr(ast.Call(ast.Name(self.report, ast.Load()), [number, *shown], []))
 
 
 def _truth(node: ast.expr) -> ast.expr:
     """`not not <node>`: unlike bool(), no name that a solution could take."""
     return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), node))
-
-
-def _call(name: str, *args: ast.expr) -> ast.Call:
-    return ast.Call(ast.Name(name, ast.Load()), list(args), [])
 
 
 def _comparison(op: ast.cmpop) -> ast.expr:

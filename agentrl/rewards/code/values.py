@@ -5,15 +5,14 @@ Invariant: a decoded value is made of built-in types only, so no code of a solut
 
 import json
 import operator
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from agentrl.rewards.code import plain
+from agentrl.rewards.code.plain import READERS, Reader
+
 MALFORMED = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError, ArithmeticError)
 """The errors of reading a forged reply."""
-
-
-MOST_COMPARISONS = 1 << 22
 
 
 class Opaque:
@@ -21,32 +20,6 @@ class Opaque:
 
 
 OPAQUE = Opaque()
-READERS: dict[str, Callable[[Any], Any]] = {
-    "int": lambda text: int(text, 16),
-    "list": lambda items: [decode(item) for item in items],
-    "tuple": lambda items: tuple(decode(item) for item in items),
-    "set": lambda items: set(_distinct([decode(item) for item in items])),
-    "frozenset": lambda items: frozenset(_distinct([decode(item) for item in items])),
-    "dict": lambda items: _mapping([(decode(key), decode(value)) for key, value in items]),
-    "bytes": bytes.fromhex,
-    "scalar": lambda content: decode(content[1])[0],
-    "complex": lambda parts: complex(*parts),
-    "standard": lambda content: _standard(content[0], decode(content[1])),
-    "ref": lambda _: OPAQUE,
-    "opaque": lambda _: OPAQUE,
-}
-
-
-def _distinct(items: list[Any]) -> list[Any]:
-    """Keys of a hash table. Raises ValueError where so many collide that it would take minutes to make: forged ones."""
-    if sum(count * count for count in Counter(map(hash, items)).values()) > MOST_COMPARISONS:
-        raise ValueError("these keys collide")
-    return items
-
-
-def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    _distinct([key for key, _ in pairs])
-    return dict(pairs)
 
 
 def _standard(kind: str, args: list[Any]) -> Any:
@@ -60,12 +33,18 @@ def _standard(kind: str, args: list[Any]) -> Any:
     return args[0] if kind == "bytearray" and isinstance(args[0], bytes) else OPAQUE
 
 
+VALUES: dict[str, Reader] = {
+    **READERS,
+    "scalar": lambda content, read: read(content[1])[0],
+    "standard": lambda content, read: _standard(content[0], read(content[1])),
+    "ref": lambda *_: OPAQUE,
+    "opaque": lambda *_: OPAQUE,
+}
+
+
 def decode(form: Any) -> Any:
-    """The value that harness.encode encoded. Raises one of MALFORMED."""
-    if not isinstance(form, dict):
-        return form
-    ((kind, content),) = form.items()
-    return READERS[kind](content)
+    """The value of a form out of a sandbox. Raises one of MALFORMED."""
+    return plain.decode(form, VALUES)
 
 
 def identical(left: Any, right: Any) -> bool:
