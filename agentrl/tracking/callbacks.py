@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from agentrl.core.errors import UserError, located
-from agentrl.core.points import CALLBACKS, has_hooks
+from agentrl.core.points import CALLBACKS, HOOKS, has_hooks
 from agentrl.trajectory.trajectory import Trajectory
 
 KEY = "trainer.callbacks"
@@ -64,17 +64,6 @@ class Callback:
         """The run ends after `step`; `error`: what ends it early."""
 
 
-class _EachStep(Callback):
-    """A function that is called with each step."""
-
-    def __init__(self, function: Callable[[Step], Any]) -> None:
-        self.function = function
-
-    def step(self, step: Step) -> bool | None:
-        """See Callback."""
-        return self.function(step) is True
-
-
 class Callbacks:
     """The callbacks of `trainer.callbacks`: a context manager around the steps."""
 
@@ -87,8 +76,8 @@ class Callbacks:
         """The first error of a callback."""
         self.finished = False
         """Whether a callback ends the run."""
-        self._all = [(name, _callback(name)) for name in names]
-        self.waits_for_checkpoints = any(_own(callback, "checkpoint") for _, callback in self._all)
+        self._all = [(name, _hooks(name)) for name in names]
+        self.waits_for_checkpoints = any("checkpoint" in hooks for _, hooks in self._all)
         """Whether one reads checkpoints: they are then complete before the next step."""
 
     def __enter__(self) -> Self:
@@ -123,11 +112,11 @@ class Callbacks:
 
     def _call(self, hook: str, *args: Any) -> list[Any]:
         answers = []
-        for name, callback in self._all:
-            if self.failure is not None or not _own(callback, hook):
+        for name, hooks in self._all:
+            if self.failure is not None or hook not in hooks:
                 continue
             try:
-                answers.append(getattr(callback, hook)(*args))
+                answers.append(hooks[hook](*args))
             except (Exception, SystemExit) as error:
                 self.failure = self._reported(name, hook, error)
         return answers
@@ -139,11 +128,11 @@ class Callbacks:
         return failure
 
 
-def _callback(name: str) -> Any:
-    """The object of a name. Raises UserError."""
+def _hooks(name: str) -> dict[str, Callable[..., Any]]:
+    """The hooks of a callback, by name; a function is the hook `step`. Raises UserError."""
     value = CALLBACKS.get(name, KEY)
-    return CALLBACKS.make(name, KEY) if has_hooks(value) else _EachStep(value)
-
-
-def _own(callback: Any, hook: str) -> bool:
-    return getattr(type(callback), hook, None) not in (None, getattr(Callback, hook))
+    if not has_hooks(value):
+        return {"step": value}
+    made = CALLBACKS.make(name, KEY)
+    own = (hook for hook in HOOKS if getattr(type(made), hook, None) not in (None, getattr(Callback, hook)))
+    return {hook: getattr(made, hook) for hook in own}

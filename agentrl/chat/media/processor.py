@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import Any
 
 from agentrl.chat.media.sources import open_image, open_video
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, one_line
 from agentrl.trajectory.medium import KINDS, Medium
 
 CACHED_MEDIA = 16
@@ -105,8 +105,7 @@ class Processor:
         try:
             return self._image(value) if kind == "image" else self._video(value)
         except Exception as error:
-            text = str(error).strip().splitlines() or [type(error).__name__]
-            raise UserError(f"{NAMES[kind]} cannot be read: {type(error).__name__}: {text[0]}") from error
+            raise UserError(f"{NAMES[kind]} cannot be read: {type(error).__name__}: {one_line(error)}") from error
 
     def _image(self, value: Mapping[str, Any]) -> Medium:
         image = open_image(value, **_size_rule(self.processor.image_processor))

@@ -87,6 +87,9 @@ class Named(Remote):
     def __eq__(self, other: object) -> bool:
         return self is other or bool(self._do("value") == other)
 
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
     def __len__(self) -> int:
         return len(self._do("value"))
 

@@ -19,7 +19,7 @@ from uuid import uuid4
 
 import yaml
 
-from agentrl.core.errors import UserError, needing
+from agentrl.core.errors import UserError, needing, one_line
 from agentrl.core.outputs import write_atomic
 from agentrl.tracking.generations import Generation
 from agentrl.tracking.live import LiveView
@@ -74,8 +74,7 @@ class Service(ABC):
         try:
             self.begin(run)
         except Exception as error:
-            reason = " ".join(str(error).split())
-            raise UserError(f"trainer.logger: {self.name}: {reason}; {self.fix}, or drop it") from error
+            raise UserError(f"trainer.logger: {self.name}: {one_line(error)}; {self.fix}, or drop it") from error
         self._remember()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

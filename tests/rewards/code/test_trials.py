@@ -287,6 +287,19 @@ def test_attacks_pass_nothing(verdict: Grade, name: str) -> None:
     assert not found.forgeable
 
 
+def test_names_of_the_solution_stand_for_their_values(verdict: Grade) -> None:
+    scripts = [
+        "assert LIMIT == 5",
+        "assert LIMIT != 5",
+        "assert len(TABLE) == 2 and TABLE[0] == 1 and 2 in TABLE",
+        "TABLE[0] = 7\nassert total() == 9",
+        "print(f'{LIMIT}')\nassert True",
+    ]
+    code = "LIMIT = 5\nTABLE = [1, 2]\ndef total(): return sum(TABLE)"
+    found = verdict(code, {"assert_case": scripts})
+    assert found.results == [True, False, True, True, False], "text of a name is no use of the solution"
+
+
 def test_the_answer_passes_them() -> None:
     """The scripts ask for something that can be done, each by itself."""
     assert not [script for script in SCRIPTS if read(script).together]
