@@ -13,6 +13,7 @@ import numbers
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 LONG_BITS = 1000
@@ -116,7 +117,7 @@ def decode(form: Any, readers: "dict[str, Reader]") -> Any:
     if not isinstance(form, dict):
         return form
     ((kind, content),) = form.items()
-    return readers[kind](content, lambda part: decode(part, readers))
+    return readers[kind](content, partial(decode, readers=readers))
 
 
 def distinct(items: list[Any]) -> list[Any]:
