@@ -21,8 +21,10 @@ SLOW = 5.0
 """Seconds after which a tool call gets a warning."""
 
 
-async def tools_answer(tools: ToolSet, trajectory: Trajectory, answers: list[str]) -> AsyncIterator[Finding]:
-    """Create the tools for a trajectory, call each once with made-up arguments, release them; adds their answers."""
+async def tools_answer(
+    tools: ToolSet, trajectory: Trajectory, tried: dict[str, conversations.Tried]
+) -> AsyncIterator[Finding]:
+    """Create the tools for a trajectory, call each once with example arguments, release them; adds calls to `tried`."""
     row = trajectory.row
     session = tools.open("doctor", row.tools_kwargs, trajectory, selection=row.tool_selection)
     try:
@@ -30,11 +32,11 @@ async def tools_answer(tools: ToolSet, trajectory: Trajectory, answers: list[str
         await session.start()
         if row.tools_kwargs:
             yield ok(f"{len(session.instances)} created for {row.uid} in {_ms(time.perf_counter() - start)}")
-        for schema in tools.schemas(row.tool_selection):
-            function = conversations.call(schema)["function"]
-            result = await session.call(function["name"], function["arguments"])
-            answers.append(result.text)
-            yield _tool_finding(function["name"], function["arguments"], result)
+        for name, runner in session.runners.items():
+            arguments = runner.example()
+            result = await session.call(name, arguments)
+            tried[name] = arguments, result.text
+            yield _tool_finding(name, arguments, result)
     except InfraError as error:
         yield problem(str(error), "fix the tool: a failure masks the sample")
     finally:
