@@ -7,9 +7,9 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.chat.chat import FORMAT_KEY, READY_MADE_TEMPLATE
 from agentrl.chat.template import TemplateRefusal
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, shortened
 from agentrl.doctor import conversations
-from agentrl.doctor.finding import Finding, ok, problem, shortened, warning
+from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.tools.examples import example_arguments
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.message import Message
