@@ -25,7 +25,7 @@ class ToolOptions:
     """An exception or timeout in execute is an infrastructure error (infra), or the model reads it (tell_model)."""
     in_thread: bool = False
     """Async methods run in threads too, each call in a separate event loop: for methods that block."""
-    example: Mapping[str, Any] | None = None
+    example: dict[str, Any] | None = None
     """Arguments that `agentrl tools test` and `agentrl doctor` call it with."""
 
     def __post_init__(self) -> None:

@@ -130,7 +130,7 @@ class ToolRunner(MethodRunner):
 
     def example(self) -> dict[str, Any]:
         """Arguments to try the tool with: those of its config, else made up from its schema."""
-        return dict(self.options.example or example_arguments(self.schema["function"]["parameters"]))
+        return self.options.example or example_arguments(self.schema["function"]["parameters"])
 
     def misfits(self, kwargs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Row arguments that no parameter takes, as "create(balance)". None values do not count.
