@@ -23,7 +23,7 @@ from agentrl.core.errors import UserError, plural
 from agentrl.core.json_text import to_json
 from agentrl.data.given import given_rows
 from agentrl.rewards.checks import scores_are_trained_on
-from agentrl.rewards.function import DEFAULT_NAME, function_name, names_function, reward_function
+from agentrl.rewards.function import DEFAULT_NAME, RewardFn, function_name, names_function, reward_function
 from agentrl.rewards.managers import server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, function_for
 from agentrl.rewards.truths import check_truths
@@ -93,9 +93,8 @@ def experiment(config: C, objects: Given, checks: Iterable[Check]) -> UserObject
         checks = [check for check in checks if check is not scores_are_trained_on]
     log_notes(validate(settled, checks))
     if passed.rows and callable(passed.reward):
-        kwargs, manager = settled.reward.custom_reward_function.reward_kwargs, settled.reward.reward_manager.name
-        scorer = reward_function(passed.reward, kwargs, batch=manager == "batch")
-        check_truths(passed.rows[:FIRST], [scorer])
+        kwargs = settled.reward.custom_reward_function.reward_kwargs
+        check_truths(passed.rows[:FIRST], [_checked(settled, passed.reward, kwargs)])
     return passed
 
 
@@ -152,10 +151,15 @@ def _reward(config: Any, reward: Reward | None) -> Callable[..., Any] | None:
     if isinstance(reward, str):
         section.path, section.name = _file_and_name(reward)
         return None
-    offered = server_arguments(config.reward.reward_model)
-    reward_function(reward, section.reward_kwargs, batch=takes_lists(config.reward), offered=offered)
+    _checked(config, reward, section.reward_kwargs)
     section.path, section.name = given(function_name(reward)), function_name(reward)
     return reward
+
+
+def _checked(config: Any, reward: Any, kwargs: Mapping[str, Any]) -> RewardFn:
+    """A function as the run's reward manager calls it. Raises UserError."""
+    offered = server_arguments(config.reward.reward_model)
+    return reward_function(reward, kwargs, batch=takes_lists(config.reward), offered=offered)
 
 
 def _file_and_name(reward: str) -> tuple[str, str]:
@@ -169,7 +173,6 @@ def _rewards(config: Any, rewards: Reward | None) -> dict[str, Callable[..., Any
         return {}
     config.reward.custom_reward_function, config.reward.functions = RewardFunction(), {}
     objects: dict[str, Callable[..., Any]] = {}
-    batch = config.reward.reward_manager.name == "batch"
     for given_as, item in rewards.items() if isinstance(rewards, Mapping) else ((None, item) for item in rewards):
         reward: OneReward
         reward, weight = item if isinstance(item, tuple) and len(item) == 2 else (item, 1.0)
@@ -178,7 +181,7 @@ def _rewards(config: Any, rewards: Reward | None) -> dict[str, Callable[..., Any
         if name in config.reward.functions:
             raise UserError(f"two reward functions are called {name}: pass a dict with a name for each")
         if not isinstance(reward, str):
-            reward_function(reward, {}, batch=batch)
+            _checked(config, reward, {})
             path, objects[name] = given(function), reward
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise UserError(f"reward {name}: the weight is {weight!r}; pass (function, number)")

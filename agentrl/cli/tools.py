@@ -80,16 +80,13 @@ async def _one(
     tools: "ToolSet", schema: dict[str, Any], given: dict[str, list[Any]], console: Console, *, shown: bool
 ) -> bool:
     """Call one tool; returns whether it failed with an infra_error."""
-    from agentrl.tools.examples import example_arguments
-
     name = schema["function"]["name"]
     console.print(f"\n[bold]{name}[/]")
     if not shown:
         console.print_json(json.dumps(schema, ensure_ascii=False), indent=2)
-    made = tools.runners[name].options.example or example_arguments(schema["function"]["parameters"])
     session, failed = tools.open(f"test/{name}/0", {}, None), False
     try:
-        for arguments in given.get(name, [made]):
+        for arguments in given.get(name) or [tools.runners[name].example()]:
             result = await session.call(name, arguments)
             _show(arguments, result, console)
             failed |= result.outcome.value == "infra_error"

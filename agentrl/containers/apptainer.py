@@ -13,18 +13,17 @@ import shutil
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from os.path import exists
 from pathlib import Path
 from uuid import uuid4
 
 from agentrl.config.schema.rollout import Containers
+from agentrl.containers.cluster import ClusterProvider
 from agentrl.containers.commands import Command, CommandContainer, piped
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.images import name_in_registry
 from agentrl.core.errors import InfraError, UserError, last_line
 from agentrl.core.paths import expanded
-from agentrl.core.plugin_checks import check_keys
 from agentrl.core.points import container_provider
 
 KEEPER = Path(__file__).with_name("apptainer.sh").read_text(encoding="utf-8")
@@ -66,8 +65,7 @@ class ApptainerInstance(CommandContainer):
 
     async def host(self) -> str:
         """This machine, whose network it shares. Raises InfraError without one."""
-        if self.spec.network != "full":
-            raise InfraError(f"container {self.name} has no network: give its row `network: full`")
+        self.require_network()
         return "127.0.0.1"
 
     async def stop(self) -> None:
@@ -102,12 +100,11 @@ class Settings:
 
 
 @container_provider("apptainer")
-class Apptainer:
+class Apptainer(ClusterProvider[Settings]):
     """Makes instances. Image files are made once, and stay."""
 
     def __init__(self, containers: Containers) -> None:
-        check_keys(containers.options, [each.name for each in fields(Settings)], "rollout.containers.options")
-        self.settings, self._registry = Settings(**containers.options), containers.registry
+        super().__init__(containers, Settings)
         self.program = shutil.which("apptainer") or shutil.which("singularity") or ""
 
     async def ready(self) -> None:
@@ -121,8 +118,7 @@ class Apptainer:
         """Have the image file. Raises UserError."""
         await self.ready()
         expanded(self.settings.images).mkdir(parents=True, exist_ok=True)
-        if spec.network not in NETWORKS:
-            raise UserError(f"containers of Apptainer have no network {spec.network!r}: give none, or full")
+        self.check_network(spec)
         await self.image(spec)
 
     def container(self, spec: ContainerSpec) -> ApptainerInstance:
@@ -134,7 +130,7 @@ class Apptainer:
 
     async def image(self, spec: ContainerSpec) -> str:
         """The path of a spec's image: a file or folder of the user's, or the file made of one in a registry."""
-        name = name_in_registry(spec, self._registry)
+        name = await self.image_name(spec)
         source = name if "://" in name else f"docker://{name}"
         folder, digest = expanded(self.settings.images), hashlib.sha256(source.encode()).hexdigest()
         file = f"{folder}/{digest[:32]}.sif"

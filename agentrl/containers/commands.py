@@ -128,6 +128,11 @@ class CommandContainer(ABC):
             if done.code != 0:
                 raise InfraError(f"container {self.name} runs no command: {last_line(done.stderr) or done.code}")
 
+    def require_network(self) -> None:
+        """Raises InfraError unless the container has the network `full`."""
+        if self.spec.network != "full":
+            raise InfraError(f"container {self.name} has no network: give its row `network: full`")
+
     async def _ended(self, command: Command) -> int | None:
         """The exit code of a command; None: it was late, and was ended."""
         ends = asyncio.ensure_future(self.run(command))

@@ -12,22 +12,22 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from agentrl.config.schema.rollout import Containers
+from agentrl.containers.cluster import ClusterProvider
 from agentrl.containers.commands import CHUNK, Command, CommandContainer
 from agentrl.containers.contract import ContainerSpec
-from agentrl.containers.docker.images import name_in_registry
 from agentrl.core.errors import InfraError, UserError, one_line
-from agentrl.core.plugin_checks import check_keys
 from agentrl.core.points import container_provider
 
 IDLE = ["sh", "-c", "while :; do sleep 3600; done"]
 RUN, NETWORK = "agentrl.run", "agentrl.network"
 """Labels of pods."""
-NETWORKS = ("none", "full")
+MAIN = "main"
+"""Name of a pod's own container; a cluster may add further ones."""
 STUCK = (
     *("ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
     *("CreateContainerConfigError", "CreateContainerError"),
@@ -76,14 +76,15 @@ class Pod(CommandContainer):
         """Create the pod, and wait until it runs. Raises InfraError."""
         limit = START_SHARE * self.spec.start_timeout
         deadline, self._made = time.monotonic() + limit, True
-        await self._provider.call("create_namespaced_pod", body=self.manifest())
+        body = self.manifest(await self._provider.image_name(self.spec))
+        await self._provider.call("create_namespaced_pod", body=body)
         while why := waits_for(await self._provider.call("read_namespaced_pod", name=self.name)):
             if time.monotonic() > deadline:
                 raise InfraError(f"pod {self.name} does not run within {limit:g} s: {why}")
             await asyncio.sleep(POLL_SECONDS)
         await self.begin(self.spec.command)
 
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self, image: str) -> dict[str, Any]:
         """The pod as Kubernetes takes it."""
         spec, settings = self.spec, self._provider.settings
         limits = {
@@ -92,8 +93,8 @@ class Pod(CommandContainer):
             "ephemeral-storage": spec.storage_mb and f"{spec.storage_mb}Mi",
         }
         container = {
-            "name": "main",
-            "image": self._provider.image(spec),
+            "name": MAIN,
+            "image": image,
             "command": IDLE,
             "workingDir": spec.workdir,
             "resources": {"limits": {name: value for name, value in limits.items() if value}},
@@ -112,8 +113,7 @@ class Pod(CommandContainer):
 
     async def host(self) -> str:
         """This machine's address. Raises InfraError."""
-        if self.spec.network != "full":
-            raise InfraError(f"pod {self.name} has no network: give its row `network: full`")
+        self.require_network()
         named = self._provider.settings.host
         return named if named else await asyncio.to_thread(socket.gethostbyname, socket.gethostname())
 
@@ -129,7 +129,7 @@ class Pod(CommandContainer):
         """Run a command through a web socket. Raises InfraError."""
         data = command.stdin
         words = command.words if data is None else [*WITH_INPUT, str(len(data)), *command.words]
-        given = {"command": replace(command, words=words).alone(), "container": "main", "stdin": data is not None}
+        given = {"command": replace(command, words=words).alone(), "container": MAIN, "stdin": data is not None}
         streams = {"stdout": True, "stderr": True, "tty": False, "_preload_content": False}
         opened = await self._provider.call("connect_get_namespaced_pod_exec", name=self.name, **given, **streams)
         from aiohttp import ClientError
@@ -181,7 +181,7 @@ def waits_for(pod: Any) -> str:
     status = pod.status
     if status.phase in ("Failed", "Succeeded"):
         raise InfraError(f"pod {pod.metadata.name} has ended: {status.reason}: {status.message}")
-    for container in status.container_statuses or ():
+    for container in (one for one in status.container_statuses or () if one.name == MAIN):
         if container.state.running:
             return ""
         if (waiting := container.state.waiting) and waiting.reason in STUCK:
@@ -191,12 +191,11 @@ def waits_for(pod: Any) -> str:
 
 
 @container_provider("kubernetes")
-class Kubernetes:
+class Kubernetes(ClusterProvider[Settings]):
     """Makes pods in one namespace."""
 
     def __init__(self, containers: Containers) -> None:
-        check_keys(containers.options, [each.name for each in fields(Settings)], "rollout.containers.options")
-        self.settings, self._registry = Settings(**containers.options), containers.registry
+        super().__init__(containers, Settings)
         self.run, self.namespace = secrets.token_hex(4), ""
         self.owners: list[dict[str, Any]] = []
         """The pod that this process is in: Kubernetes deletes what it owns after it."""
@@ -213,18 +212,13 @@ class Kubernetes:
 
     async def prepare(self, spec: ContainerSpec) -> None:
         """Check the spec, and have the network policy; nodes pull images. Raises UserError, InfraError."""
-        self.image(spec)
-        if spec.network not in NETWORKS:
-            raise UserError(f"pods have no network {spec.network!r}: give none, or full")
+        self.check_network(spec)
+        await self.image_name(spec)
         await self.ready()
 
     def container(self, spec: ContainerSpec) -> Pod:
         """A container that is still to be started."""
         return Pod(self, spec)
-
-    def image(self, spec: ContainerSpec) -> str:
-        """The name by which nodes pull a spec's image. Raises UserError."""
-        return name_in_registry(spec, self._registry)
 
     async def close(self) -> None:
         """Delete all pods of the run."""

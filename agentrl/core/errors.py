@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from typing import Any
 
 
 class OneLineError(Exception):
@@ -59,6 +60,12 @@ def needing(package: str, install: str) -> Iterator[None]:
 def one_line(error: BaseException) -> str:
     """The message of an error without line breaks."""
     return " ".join(str(error).split())
+
+
+def shortened(value: Any, most: int = 60) -> str:
+    """The text of a value in one line of at most `most` characters."""
+    text = " ".join(str(value).split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def located(error: BaseException) -> str:

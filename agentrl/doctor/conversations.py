@@ -1,6 +1,6 @@
 """Builds made-up conversations on a row, to test template, tools and masks without a model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.tools.examples import example_arguments
@@ -8,6 +8,8 @@ from agentrl.trajectory.message import Message
 
 ANSWER = "Here is the answer."
 THOUGHT = "Let me think about this."
+Tried = tuple[dict[str, Any], str]
+"""Arguments of a call, and the tool's answer."""
 
 
 def assistant(content: str, *, calls: Sequence[dict[str, Any]] = (), reasoning: str | None = None) -> Message:
@@ -20,28 +22,18 @@ def assistant(content: str, *, calls: Sequence[dict[str, Any]] = (), reasoning: 
     return message
 
 
-def call(schema: dict[str, Any], number: int = 0) -> dict[str, Any]:
-    """A call of a tool with made-up arguments that fit its schema."""
-    function = schema["function"]
-    arguments = example_arguments(function.get("parameters") or {})
-    return {
-        "id": f"agentrl{number:02d}",
-        "type": "function",
-        "function": {"name": function["name"], "arguments": arguments},
-    }
-
-
 def with_tools(
-    prompt: Sequence[Message], schemas: Sequence[dict[str, Any]], results: Sequence[str] = ()
+    prompt: Sequence[Message], schemas: Sequence[dict[str, Any]], tried: Mapping[str, Tried] | None = None
 ) -> list[Message]:
-    """A conversation that calls each tool in a separate turn, then answers; `results`: answers of the tools."""
+    """A conversation that calls each tool in a separate turn, then answers; `tried`: calls of the tools, by name."""
     messages = list(prompt)
     for number, schema in enumerate(schemas):
-        made = call(schema, number)
+        function, call_id = schema["function"], f"agentrl{number:02d}"
+        name = function["name"]
+        arguments, text = (tried or {}).get(name) or (example_arguments(function.get("parameters") or {}), "42")
+        made = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         messages.append(assistant("", calls=[made]))
-        text = results[number] if number < len(results) else "42"
-        name = schema["function"]["name"]
-        messages.append({"role": "tool", "name": name, "tool_call_id": made["id"], "content": text})
+        messages.append({"role": "tool", "name": name, "tool_call_id": call_id, "content": text})
     return [*messages, assistant(ANSWER)]
 
 

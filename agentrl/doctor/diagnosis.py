@@ -112,32 +112,32 @@ async def _with_rows(diagnosis: Diagnosis, env: RolloutContext, found: list[Row]
         diagnosis.note("protocols", protocols.protocols(env))
     watch = LoopWatch(TEST_MAX_BLOCKED_SECONDS, report=lambda _: None)
     with watch.watching():
-        results = await _in_container(diagnosis, env, first)
+        tried = await _in_container(diagnosis, env, first)
         await diagnosis.listen("user", services.user_answers(env.interactions, first))
         await _reward(diagnosis, chat, found, sandbox, tokenizer)
     diagnosis.note("timeouts", [problem(blocked.trouble, blocked.remedy) for blocked in watch.found.values()])
-    messages = conversations.with_tools(first.prompt, schemas, results)
+    messages = conversations.with_tools(first.prompt, schemas, tried)
     diagnosis.note("masks", _masks(diagnosis, chat, first, messages, schemas))
 
 
-async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> list[str]:
-    """Answers of the tools to made-up calls, in the row's container where it has one."""
-    trajectory, answers = Trajectory(row, "doctor", 0), list[str]()
+async def _in_container(diagnosis: Diagnosis, env: RolloutContext, row: Row) -> dict[str, conversations.Tried]:
+    """Calls of the tools by name, in the row's container where it has one."""
+    trajectory, tried = Trajectory(row, "doctor", 0), dict[str, conversations.Tried]()
 
     async def agent(trajectory: Trajectory, own_timeout: float | None = None) -> None:
         if len(env.tools):
-            await diagnosis.listen("tools", services.tools_answer(env.tools, trajectory, answers))
+            await diagnosis.listen("tools", services.tools_answer(env.tools, trajectory, tried))
 
     if not row.task:
         await agent(trajectory)
-        return answers
+        return tried
     tasks = TaskRunner(diagnosis.config.rollout.containers)
     try:
         await diagnosis.listen("containers", containers.row_runs(tasks, row, agent, trajectory))
     finally:
         await tasks.release(trajectory)
         await tasks.close()
-    return answers
+    return tried
 
 
 async def _reward(diagnosis: Diagnosis, chat: Chat, found: list[Row], sandbox: Any, tokenizer: Any) -> None:

@@ -1,7 +1,7 @@
 """One result of a check."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 Level = Literal["ok", "warning", "problem"]
 
@@ -30,9 +30,3 @@ def warning(text: str, fix: str) -> Finding:
 def problem(text: str, fix: str) -> Finding:
     """Something that breaks training."""
     return Finding("problem", text, fix)
-
-
-def shortened(value: Any, most: int = 60) -> str:
-    """The text of a value in one line, cut after `most` characters."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from agentrl.chat import Chat
-from agentrl.core.errors import InfraError, UserError
+from agentrl.core.errors import InfraError, UserError, shortened
 from agentrl.core.sandbox import Sandbox
 from agentrl.doctor import conversations
-from agentrl.doctor.finding import Finding, ok, problem, shortened, warning
+from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.interactions import InteractionSet
 from agentrl.rewards import Scorer
 from agentrl.tools import ToolSet
 from agentrl.tools.response import ToolResult
+from agentrl.tracking.fields import duration
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from agentrl_sandbox.job import Job
@@ -21,20 +22,22 @@ SLOW = 5.0
 """Seconds after which a tool call gets a warning."""
 
 
-async def tools_answer(tools: ToolSet, trajectory: Trajectory, answers: list[str]) -> AsyncIterator[Finding]:
-    """Create the tools for a trajectory, call each once with made-up arguments, release them; adds their answers."""
+async def tools_answer(
+    tools: ToolSet, trajectory: Trajectory, tried: dict[str, conversations.Tried]
+) -> AsyncIterator[Finding]:
+    """Create the tools for a trajectory, call each once with example arguments, release them; adds calls to `tried`."""
     row = trajectory.row
     session = tools.open("doctor", row.tools_kwargs, trajectory, selection=row.tool_selection)
     try:
         start = time.perf_counter()
         await session.start()
         if row.tools_kwargs:
-            yield ok(f"{len(session.instances)} created for {row.uid} in {_ms(time.perf_counter() - start)}")
-        for schema in tools.schemas(row.tool_selection):
-            function = conversations.call(schema)["function"]
-            result = await session.call(function["name"], function["arguments"])
-            answers.append(result.text)
-            yield _tool_finding(function["name"], function["arguments"], result)
+            yield ok(f"{len(session.instances)} created for {row.uid} in {duration(time.perf_counter() - start)}")
+        for name, runner in session.runners.items():
+            arguments = runner.example()
+            result = await session.call(name, arguments)
+            tried[name] = arguments, result.text
+            yield _tool_finding(name, arguments, result)
     except InfraError as error:
         yield problem(str(error), "fix the tool: a failure masks the sample")
     finally:
@@ -42,7 +45,7 @@ async def tools_answer(tools: ToolSet, trajectory: Trajectory, answers: list[str
 
 
 def _tool_finding(name: str, arguments: Any, result: ToolResult) -> Finding:
-    text = f"{name}({shortened(arguments)}) answered {shortened(result.text)!r} in {_ms(result.seconds)}"
+    text = f"{name}({shortened(arguments)}) answered {shortened(result.text)!r} in {duration(result.seconds)}"
     if result.outcome is Outcome.INFRA_ERROR:
         return problem(f"{name}({shortened(arguments)}) failed: {result.error}", "fix the tool, or its config")
     if result.seconds > SLOW:
@@ -60,7 +63,7 @@ async def user_answers(interactions: InteractionSet, row: Row) -> AsyncIterator[
         await session.start()
         reply = await session.respond([*row.prompt, conversations.assistant(conversations.ANSWER)])
         over = "ends the conversation" if reply.stop else f"says {shortened(reply.text)!r}"
-        yield ok(f"{session.runner.name} {over}, score {reply.score:g}, in {_ms(time.perf_counter() - start)}")
+        yield ok(f"{session.runner.name} {over}, score {reply.score:g}, in {duration(time.perf_counter() - start)}")
     except InfraError as error:
         yield problem(str(error), "fix the interaction: a failure masks the sample")
     finally:
@@ -79,7 +82,7 @@ async def sandbox_runs(sandbox: Sandbox) -> AsyncIterator[Finding]:
             return
         times.append(time.perf_counter() - start)
     where = sandbox.url or "an embedded pool"
-    yield ok(f"the sandbox ({where}) ran a line of Python in {_ms(times[0])}, then in {_ms(times[1])}")
+    yield ok(f"the sandbox ({where}) ran a line of Python in {duration(times[0])}, then in {duration(times[1])}")
 
 
 def answered(chat: Chat, row: Row, text: str) -> Trajectory:
@@ -115,7 +118,3 @@ async def reward_scores(chat: Chat, scorer: Scorer, rows: Sequence[Row]) -> Asyn
     else:
         fix = "fine if the reward needs a certain answer format or a tool's state; otherwise check the reward function"
         yield warning(text, fix)
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.0f} s"

@@ -7,9 +7,10 @@ from typing import Any
 from agentrl.chat import Chat
 from agentrl.chat.chat import FORMAT_KEY, READY_MADE_TEMPLATE
 from agentrl.chat.template import TemplateRefusal
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, shortened
 from agentrl.doctor import conversations
-from agentrl.doctor.finding import Finding, ok, problem, shortened, warning
+from agentrl.doctor.finding import Finding, ok, problem, warning
+from agentrl.tools.examples import example_arguments
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.message import Message
 
@@ -62,8 +63,7 @@ def call_format(chat: Chat, given: str | None, prompt: Sequence[Message], schema
 
 def _round_trip(chat: Chat, prompt: Sequence[Message], schema: dict[str, Any], schemas: Schemas) -> Finding:
     """Whether the format's parser reads a call of a tool that the template writes."""
-    made = conversations.call(schema)["function"]
-    name, wanted = made["name"], made["arguments"]
+    name, wanted = schema["function"]["name"], example_arguments(schema["function"].get("parameters") or {})
     # Ids as templates want them: Mistral's nine letters, and Kimi's, which say which tool is called.
     ids = ("agentrl00", f"functions.{name}:0")
     turns = [_written_turn(chat, prompt, schema, schemas, call_id) for call_id in ids]

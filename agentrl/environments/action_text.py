@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from agentrl.core.errors import InfraError, plural
+from agentrl.core.errors import InfraError, plural, shortened
 from agentrl.core.foreign import read_object
 from agentrl.core.json_schema import Outlines
 from agentrl.environments.answers import SHOWN_CHARACTERS, checked_schema, field
@@ -174,10 +174,10 @@ def parse(space: Any, text: str, names: Sequence[str] | None) -> Any:
     numbers = NUMBER.findall(text)
     size = int(np.prod(space.shape))
     if len(numbers) != size:
-        raise ValueError(f"{_shown(text)!r} has {plural(len(numbers), 'number')}; write {size}")
+        raise ValueError(f"{shortened(text, SHOWN_ACTION)!r} has {plural(len(numbers), 'number')}; write {size}")
     value = np.array(list(map(float, numbers))).reshape(space.shape).astype(space.dtype)
     if not space.contains(value):
-        raise ValueError(f"{_shown(text)!r} is outside of {space}")
+        raise ValueError(f"{shortened(text, SHOWN_ACTION)!r} is outside of {space}")
     return value
 
 
@@ -191,9 +191,4 @@ def _chosen(text: str, choices: Sequence[str]) -> int:
     if len(named) == 1:
         return named[0]
     trouble = "names several actions" if named else "is none"
-    raise ValueError(f"{_shown(text)!r} {trouble}; write one of {', '.join(choices)}")
-
-
-def _shown(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= SHOWN_ACTION else text[:SHOWN_ACTION] + "…"
+    raise ValueError(f"{shortened(text, SHOWN_ACTION)!r} {trouble}; write one of {', '.join(choices)}")

@@ -88,28 +88,23 @@ def own_program(module: str, entry: EnvironmentEntry) -> EnvironmentProgram:
 
 
 def run_once(program: EnvironmentProgram) -> dict[str, Any]:
-    """The answer of a program that ends by itself. Raises UserError."""
-    with tempfile.TemporaryDirectory(prefix="agentrl-environment-") as folder:
-        words = program.words(Path(folder))
-        try:
-            ended = subprocess.run(
-                words,
-                capture_output=True,
-                text=True,
-                timeout=START_SECONDS,
-                env=program.environment(Path(folder)),
-                cwd=program.path,
-            )
-        except subprocess.TimeoutExpired:
-            raise UserError(f"{program.what}: it was not loaded within {START_SECONDS:g} s") from None
-        except OSError as error:
-            raise UserError(f"{program.what}: python: {program.python}: {error.strerror}") from error
-    if ended.returncode or not ended.stdout.strip():
-        why = last_line(ended.stderr) or "its process died"
+    """The answer of a program that ends by itself, with all that it started. Raises UserError."""
+    folder = Path(tempfile.mkdtemp(prefix="agentrl-environment-"))
+    files = folder / "output", folder / "errors"  # no pipes: a process that the program leaves would hold them open
+    with files[0].open("wb") as output, files[1].open("wb") as errors:
+        options = {"env": program.environment(folder), "cwd": program.path}
+        process = watched(folder, program.words(folder), stdout=output, stderr=errors, **options)
+    try:
+        code = process.wait(START_SECONDS)
+        last, why = (last_line(file.read_text(errors="replace")) for file in files)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"{program.what}: it was not loaded within {START_SECONDS:g} s") from None
+    finally:
+        _end(process, folder)
+    if code or not last:
         if why.startswith("ModuleNotFoundError") and not isinstance(program.file, Path):
             why += f": run `{program.python} -m pip install {NEEDED}`"
-        raise UserError(f"{program.what}: {why}")
-    last = last_line(ended.stdout)
+        raise UserError(f"{program.what}: {why or 'its process died'}")
     if (answer := read_object(last)) is None:
         raise UserError(f"{program.what}: its last line is no JSON object: {last[:SHOWN_CHARACTERS]}")
     if "refused" in answer:

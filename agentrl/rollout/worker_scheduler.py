@@ -106,14 +106,17 @@ class WorkerScheduler(BatchScheduler):
             async with aclosing(worker.run(job)) as made:
                 async for trajectory in made:
                     worker.load, left = worker.load - 1, left - 1
-                    if held > left:
-                        held -= 1
-                        self.slots.release()
+                    held = self._given_back(held, left)
                     yield trajectory
         finally:
             worker.load -= left
-            for _ in range(held):
-                self.slots.release()
+            self._given_back(held, 0)
+
+    def _given_back(self, held: int, left: int) -> int:
+        """Release the slots that exceed `left`; the number of the others."""
+        for _ in range(held - left):
+            self.slots.release()
+        return min(held, left)
 
 
 async def _acquire(slots: asyncio.Semaphore, count: int) -> None:

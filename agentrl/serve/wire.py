@@ -153,16 +153,24 @@ def read_prompts(prompts: Iterable[Iterable[Chunk]], processor: Processor) -> li
     for prompt in prompts:
         ids, media = list[int](), list[Medium]()
         for chunk in prompt:
-            if isinstance(chunk, tuple):
-                media.append(_image(*chunk, processor))
-                size += sum(tensor.numel() for tensor in media[-1].features.values())
-            elif not processor.reserved.isdisjoint(chunk):
-                raise Refused("tokens of a text stand for an image: send the image itself")
+            tokens, images = _read(chunk, processor)
+            size += sum(tensor.numel() for image in images for tensor in image.features.values())
             if size > MAX_FEATURES:
                 raise Refused(f"the images become more than {MAX_FEATURES:,} numbers: send fewer at a time")
-            ids += media[-1].ids if isinstance(chunk, tuple) else chunk
+            ids += tokens
+            media += images
         found.append((ids, media))
     return found
+
+
+def _read(chunk: Chunk, processor: Processor) -> tuple[list[int], list[Medium]]:
+    """The tokens of a chunk, and the image that it is, if any."""
+    if isinstance(chunk, tuple):
+        medium = _image(*chunk, processor)
+        return list(medium.ids), [medium]
+    if not processor.reserved.isdisjoint(chunk):
+        raise Refused("tokens of a text stand for an image: send the image itself")
+    return chunk, []
 
 
 def _image(source: bytes | str, expected: int, processor: Processor) -> Medium:

@@ -25,8 +25,8 @@ class ToolOptions:
     """An exception or timeout in execute is an infrastructure error (infra), or the model reads it (tell_model)."""
     in_thread: bool = False
     """Async methods run in threads too, each call in a separate event loop: for methods that block."""
-    example: Mapping[str, Any] | None = None
-    """Arguments that `agentrl tools test` calls it with."""
+    example: dict[str, Any] | None = None
+    """Arguments that `agentrl tools test` and `agentrl doctor` call it with."""
 
     def __post_init__(self) -> None:
         timed = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool) and self.timeout > 0

@@ -18,6 +18,7 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.shares import share_of
 from agentrl.core.user_code import Threads, UserFunction
 from agentrl.tools.arguments import ArgumentCheck
+from agentrl.tools.examples import example_arguments
 from agentrl.tools.options import IN_THREAD_FIX, ToolOptions
 from agentrl.tools.response import ModelError
 
@@ -126,6 +127,10 @@ class ToolRunner(MethodRunner):
             slots = SYNC_CALLS
         if slots is not None:
             self.gate = asyncio.Semaphore(share_of(slots, f"{self.owner}: max_concurrency"))
+
+    def example(self) -> dict[str, Any]:
+        """Arguments to try the tool with: those of its config, else made up from its schema."""
+        return self.options.example or example_arguments(self.schema["function"]["parameters"])
 
     def misfits(self, kwargs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         """Row arguments that no parameter takes, as "create(balance)". None values do not count.

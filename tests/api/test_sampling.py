@@ -28,6 +28,17 @@ async def test_trajectories_come_with_their_tokens(settings: Settings, rows: Row
         assert trajectory.reward == 0.0
 
 
+def asking(data_source: str, solution_str: str, ground_truth: str, *, reward_router_address: str) -> float:
+    return float(reward_router_address == "127.0.0.1:9")
+
+
+@pytest.mark.parametrize("reward", [asking, {"judge": asking}])
+def test_a_function_may_ask_a_reward_model(settings: Settings, rows: Rows, reward: Any) -> None:
+    served = {"reward.reward_model.enable": True, "reward.reward_model.url": "http://127.0.0.1:9"}
+    (made,) = agentrl.rollout({**settings, **served}, rows=rows, reward=reward, n=1, limit=1)
+    assert made.reward == 1.0
+
+
 def test_a_model_is_evaluated(settings: Settings, rows: Rows) -> None:
     report = agentrl.evaluate(settings, rows=rows, reward=lambda data_source, solution_str, ground_truth: 1.0, n=2)
     assert (report["unknown"].rows, report["unknown"].answers) == (4, 8)

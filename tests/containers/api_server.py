@@ -1,7 +1,7 @@
 """A stand-in for a Kubernetes API server and its nodes: pods are containers of Docker, and commands run in them.
 
 It speaks v4.channel.k8s.io as kubelets do: empty first messages, a status last. An image `missing` is never pulled, one
-`huge` fits on no node.
+`huge` fits on no node. Each pod has a sidecar, which runs at once.
 """
 
 import asyncio
@@ -145,8 +145,9 @@ def _status(image: str) -> dict[str, Any]:
     if image == "huge":
         return {"phase": "Pending", "conditions": [UNSCHEDULABLE]}
     state: Mapping[str, Any] = {"waiting": PULL} if image == "missing" else {"running": {}}
-    about = {"name": "main", "image": image, "imageID": "", "ready": True, "restartCount": 0, "state": state}
-    return {"phase": "Pending" if image == "missing" else "Running", "containerStatuses": [about]}
+    about = {"image": image, "imageID": "", "ready": True, "restartCount": 0}
+    containers = [{"name": "proxy", **about, "state": {"running": {}}}, {"name": "main", **about, "state": state}]
+    return {"phase": "Pending" if image == "missing" else "Running", "containerStatuses": containers}
 
 
 def _missing(name: str) -> web.Response:

@@ -1,14 +1,16 @@
 """Containers as pods: as every provider's, by a stand-in for the API server whose pods are containers of Docker."""
 
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from agentrl.config.schema.rollout import Containers
 from agentrl.containers.contract import ContainerProvider, ContainerSpec
+from agentrl.containers.docker import images
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import CONTAINER_PROVIDERS
 from tests.containers.conformance import Conformance, sleeping
@@ -38,8 +40,9 @@ async def server(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     await server.close()
 
 
-def made(**options: Any) -> Any:
-    return CONTAINER_PROVIDERS.make(NAME, "rollout.containers.provider", Containers(NAME, options=options))
+def made(registry: str | None = None, **options: Any) -> Any:
+    given = Containers(NAME, registry=registry, options=options)
+    return CONTAINER_PROVIDERS.make(NAME, "rollout.containers.provider", given)
 
 
 @pytest.mark.docker
@@ -103,6 +106,26 @@ async def test_an_image_that_is_not_there_is_told_at_once(server: ApiServer) -> 
     assert not server.pods
 
 
+async def test_a_folder_is_read_once_and_not_by_the_event_loop(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "Dockerfile").write_text("FROM scratch")
+    threads, pack = list[threading.Thread](), images.pack
+
+    def noted(folder: Path, file: IO[bytes]) -> str:
+        threads.append(threading.current_thread())
+        return pack(folder, file)
+
+    monkeypatch.setattr(images, "pack", noted)
+    provider = made(registry="here:5000")
+    spec = ContainerSpec(build=tmp_path)
+    await provider.prepare(spec)
+    assert (await provider.image_name(spec)).startswith("here:5000/agentrl:")
+    (thread,) = threads
+    assert thread is not threading.current_thread()
+    await provider.close()
+
+
 async def test_a_run_in_the_cluster_owns_its_pods(server: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "trainer")
     server.pods["trainer"] = {"metadata": {"name": "trainer", "uid": "1-2", "labels": {}}, "spec": {"containers": []}}
@@ -110,7 +133,7 @@ async def test_a_run_in_the_cluster_owns_its_pods(server: ApiServer, monkeypatch
     provider._inside = "default"
     await provider.prepare(ContainerSpec("huge"))
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "trainer", "uid": "1-2"}
-    assert provider.container(ContainerSpec("huge")).manifest()["metadata"]["ownerReferences"] == [owner]
+    assert provider.container(ContainerSpec("huge")).manifest("huge")["metadata"]["ownerReferences"] == [owner]
     await provider.close()
 
 

@@ -124,6 +124,20 @@ def test_a_fault_is_found_and_named(home: Path, setting: str, area: str, said: s
     assert said in problems[area]
 
 
+def test_tools_are_tried_with_the_example_of_their_config(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "echo.py").write_text(TOOL)
+    example = TOOL_YAML.replace("{type: native}", "{type: native, example: {text: Paris}}")
+    (tmp_path / "echo.yaml").write_text(example)
+    findings: list[tuple[str, Finding]] = []
+    given = settings(home, f"rollout.multi_turn.tool_config_path={tmp_path / 'echo.yaml'}")
+    diagnosis = diagnose(compose(given, config_name="train", checks=()), lambda *one: findings.append(one))
+    assert any("echo({'text': 'Paris'}) answered 'Paris'" in finding.text for _, finding in findings)
+    assert diagnosis.conversation is not None
+    call, result = diagnosis.conversation.messages[1:3]
+    assert call["tool_calls"][0]["function"]["arguments"] == {"text": "Paris"}
+    assert result["content"] == "Paris"
+
+
 def test_examples_in_a_prompt_are_no_turns_of_the_model(home: Path, tmp_path: Path) -> None:
     call = {"function": {"name": "echo", "arguments": {"text": "Rome"}}}
     example = [

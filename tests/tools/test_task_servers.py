@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import socket
+import ssl
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -168,6 +170,28 @@ async def test_a_command_needs_containers_that_run_it(tools: ToolSet, command: d
 async def test_a_url_leads_to_the_task_or_to_a_public_host(tools: ToolSet, host: str) -> None:
     with pytest.raises(InfraError, match=r"url of its MCP server 'bag': .* is neither a host of the task nor a public"):
         await opened(tools).add_task_servers(trajectory(bag={"url": f"http://{host}:9/mcp"}))
+
+
+@pytest.mark.prevents("a name that was public when it was checked leads a task to a private server afterwards")
+async def test_a_public_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["93.184.216.34", "127.0.0.1"])
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(2, 1, 6, "", (next(answers), 0))])
+    server = {"url": "https://me:secret@moving.example:9/mcp", "headers": {"X": "y"}}
+    spec = await task_servers.reached("bag", server, trajectory())
+    assert spec.url == "https://me:secret@93.184.216.34:9/mcp"
+    assert spec.headers == {"X": "y", "Host": "moving.example:9"}
+
+
+async def test_tls_asks_for_the_host_by_its_name(tools: ToolSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, context = list[Any](), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sni_callback = lambda _, name, __: asked.append(name)
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context)
+    port, session = server.sockets[0].getsockname()[1], opened(tools)
+    with pytest.raises(InfraError, match="MCP server 'bag of tasks:t' did not"):
+        await session.add_task_servers(trajectory(bag={"url": f"https://bag:{port}/mcp", "type": "http"}))
+    await session.release()
+    server.close()
+    assert set(asked) == {"bag"}
 
 
 @contextmanager

@@ -30,11 +30,6 @@ CODES = re.compile(r"\x1b\[[0-9;]*m")
 DOCKERFILE_FAILS = 1
 NOT_PULLED = "rollout.containers.registry=%s: %s is not pulled from there: %s; it is built or pulled from elsewhere"
 
-NOT_BUILT = (
-    "this provider builds no image: name one in the row, or push those of task folders by `agentrl tasks build --push` "
-    "and set rollout.containers.registry"
-)
-
 
 @dataclass(frozen=True)
 class Image:
@@ -119,15 +114,11 @@ class Images:
             return None
 
 
-def name_in_registry(spec: ContainerSpec, registry: str | None) -> str:
-    """The name of an image that is not built here; a folder's is in the registry. Raises UserError."""
-    if spec.image:
-        return spec.image
-    if spec.build is None or registry is None:
-        raise UserError(NOT_BUILT)
+def name_of_folder(folder: Path, registry: str) -> str:
+    """The name in a registry of the image that is built from a folder. Raises UserError."""
     require_docker()
     with TemporaryFile() as context:
-        return ":".join(reference(registry, pack(spec.build, context)))
+        return ":".join(reference(registry, pack(folder, context)))
 
 
 def _found(client: Any, image: str) -> Image:

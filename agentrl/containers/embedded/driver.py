@@ -7,7 +7,6 @@ while a cell runs.
 
 import base64
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -22,12 +21,10 @@ from typing import IO, Any
 from agentrl.containers.output import OutputEnds
 
 CHUNK = 1 << 16
-PR_SET_CHILD_SUBREAPER = 36
 KILL_ROUNDS = 100
 
 Fields = dict[str, Any]
 
-libc = ctypes.CDLL(None)
 running: dict[str, "RunningCommand"] = {}
 files: dict[int, IO[bytes]] = {}
 """Archives on their way in or out."""
@@ -37,117 +34,73 @@ served = 0.0
 
 
 class RunningCommand:
-    """A command below a supervising process, which adopts processes that the command leaves."""
+    """A command in a session of its own; its number is the mark in the environment of all its processes."""
 
     def __init__(self, fields: Fields) -> None:
         self.number: str = fields["number"]
-        self.begun = time.perf_counter()
         self.deadline = served + fields["timeout"]
         self.late = False
         with tempfile.TemporaryFile() as stdin:
             stdin.write(base64.b64decode(fields["stdin"]))
             stdin.seek(0)
-            pairs = [os.pipe() for _ in range(3)]
-            self.pid = os.fork()
-            if self.pid == 0:
-                _adopt([stdin.fileno(), *(writer for _, writer in pairs)], fields)
-        for _, writer in pairs:
-            os.close(writer)
-        self.stdout, self.stderr, self.status = (reader for reader, _ in pairs)
-        self.outputs = {self.stdout: OutputEnds(), self.stderr: OutputEnds()}
-        for handle in self.outputs:
-            os.set_blocking(handle, False)
+            pipes: dict[str, Any] = {"stdin": stdin, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+            env = {**os.environ, **fields["env"]}
+            self.process = subprocess.Popen(
+                fields["argv"], **pipes, cwd=fields["cwd"], env=env, start_new_session=True, bufsize=0
+            )
+        self.outputs = {stream: OutputEnds() for stream in (self.process.stdout, self.process.stderr) if stream}
+        for stream in self.outputs:
+            os.set_blocking(stream.fileno(), False)
 
-    def read(self, handle: int) -> bool:
+    def read(self, stream: IO[bytes]) -> bool:
         """Keep head and tail of what is there; whether more may come at once."""
-        try:
-            data = os.read(handle, CHUNK)
-        except BlockingIOError:
-            return False
-        self.outputs[handle].add(data)
+        data = stream.read(CHUNK)  # None: nothing is there now
+        self.outputs[stream].add(data or b"")
         return bool(data)
 
     def end(self) -> None:
         """Answer, after the command has ended."""
-        code = os.read(self.status, 16)
-        os.waitpid(self.pid, 0)
-        for handle in self.outputs:
-            while self.read(handle):
+        code = self.process.wait()
+        for stream in self.outputs:
+            while self.read(stream):
                 pass
-            os.close(handle)
-        os.close(self.status)
+            stream.close()
         del running[self.number]
-        seconds = time.perf_counter() - self.begun
-        texts = {"stdout": self.outputs[self.stdout].text(), "stderr": self.outputs[self.stderr].text()}
-        answers.append({"number": self.number, "code": None if self.late else int(code), "seconds": seconds, **texts})
+        stdout, stderr = (ends.text() for ends in self.outputs.values())
+        code = code if code >= 0 else 128 - code
+        ended = {"code": None if self.late else code, "stdout": stdout, "stderr": stderr}
+        answers.append({"number": self.number, **ended})
 
     def kill(self) -> None:
-        """End the command and all its children, which then are children of its parent."""
+        """End the command and all its processes."""
         self.late = True
         for _ in range(KILL_ROUNDS):
-            if not _killed(_below(self.pid)):
+            if not _killed(_family(self.process.pid, self.number.encode())):
                 break
             time.sleep(0.005)
-        _killed([self.pid])
         self.end()
 
 
-def _adopt(handles: list[int], fields: Fields) -> None:
-    """In the process above a command: start it, and pass its exit code on. Never returns."""
-    code = 127
-    try:
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        above = [os.dup2(handle, number) for number, handle in zip((200, 201, 202, 203), handles, strict=True)]
-        os.closerange(3, 200)
-        code = _start(above, fields)
-    finally:
-        os.write(203, str(code).encode())
-        os._exit(0)
-
-
-def _start(handles: list[int], fields: Fields) -> int:
-    """Run the command until it ends; its exit code."""
-    stdin, stdout, stderr, _ = handles
-    try:
-        command = subprocess.Popen(
-            fields["argv"],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=fields["cwd"],
-            env={**os.environ, **fields["env"]},
-            start_new_session=True,
-        )
-    except OSError as error:
-        os.write(stderr, f"{error.filename or fields['argv'][0]}: {error.strerror}\n".encode())
-        return 127 if isinstance(error, FileNotFoundError) else 126
-    for handle in (stdin, stdout, stderr):
-        os.close(handle)
-    while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == command.pid:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
-
-
-def _below(pid: int) -> list[int]:
-    """All living processes below a process."""
-    parents: dict[int, int] = {}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:
-            state, parent = file.read().rpartition(b") ")[2].split()[:2]
+def _family(session: int, mark: bytes) -> set[int]:
+    """The living processes of a session, those with the mark in their environment, and all below these."""
+    parents, found = dict[int, int](), set[int]()
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        with contextlib.suppress(OSError):
+            state, parent, _, own = _content(f"/proc/{pid}/stat").rpartition(b") ")[2].split()[:4]
             if state not in b"ZX":
-                parents[int(name)] = int(parent)
-    found, grown = {pid}, True
-    while grown:
-        more = {child for child, parent in parents.items() if parent in found} - found
+                parents[pid] = int(parent)
+                found |= {pid} if int(own) == session or mark in _content(f"/proc/{pid}/environ") else set()
+    while more := {child for child, parent in parents.items() if parent in found} - found:
         found |= more
-        grown = bool(more)
-    return [each for each in found if each != pid]
+    return found
 
 
-def _killed(pids: list[int]) -> bool:
+def _content(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _killed(pids: set[int]) -> bool:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -171,17 +124,15 @@ def serve(requests: list[Fields], patience: float) -> None:
 
 def _wait(seconds: float) -> None:
     """Until something is written or ended."""
-    handles = {handle: command for command in running.values() for handle in (*command.outputs, command.status)}
+    streams = {stream.fileno(): (command, stream) for command in running.values() for stream in command.outputs}
     poll = select.poll()
-    for handle in handles:
+    for handle in streams:
         poll.register(handle, select.POLLIN)
-    ready = {handle for handle, _ in poll.poll(max(1, int(min(seconds, 0.02) * 1000)))}
-    for handle in ready:
-        command = handles[handle]
-        if handle == command.status:
-            command.end()
-        elif command.number in running:
-            command.read(handle)
+    for handle, _ in poll.poll(max(1, int(min(seconds, 0.02) * 1000))):
+        command, stream = streams[handle]
+        command.read(stream)
+    for command in [each for each in running.values() if each.process.poll() is not None]:
+        command.end()
 
 
 def _take_up(request: Fields) -> None:
@@ -204,10 +155,14 @@ def do_prepare(request: Fields) -> Fields:
     return {}
 
 
-def do_run(request: Fields) -> None:
-    """Start a command."""
-    command = RunningCommand(request)
-    running[command.number] = command
+def do_run(request: Fields) -> Fields | None:
+    """Start a command; the answer comes at its end, or where it cannot be started."""
+    try:
+        running[request["number"]] = RunningCommand(request)
+    except OSError as error:
+        code = 127 if isinstance(error, FileNotFoundError) else 126
+        return {"code": code, "stderr": f"{error.filename or request['argv'][0]}: {error.strerror}\n"}
+    return None
 
 
 def do_kill(request: Fields) -> Fields:

@@ -35,10 +35,10 @@ class StartFailed(UserError):
 
 def watched(scratch: Path | None, command: Sequence[str] = (), **options: Any) -> subprocess.Popen[bytes]:
     """A command under a watchdog, which ends it with this process and then removes the folder `scratch`."""
+    options.setdefault("stderr", subprocess.STDOUT if "stdout" in options else None)
     return subprocess.Popen(
         [sys.executable, "-S", "-E", watchdog.__file__, str(scratch or ""), *command],
         stdin=subprocess.PIPE,  # its end tells the watchdog that we are gone
-        stderr=subprocess.STDOUT if "stdout" in options else None,
         start_new_session=True,  # Ctrl-C is for us; we then stop the command
         **options,
     )

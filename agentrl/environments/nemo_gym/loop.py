@@ -76,7 +76,7 @@ class GymAgent(ToolAgent):
 
 @agent_loop("nemo_gym")
 class NemoGymAgent(GymAgent):
-    """Calls tools until it call_answers; then the server verifies the conversation."""
+    """Calls tools until it answers; then the server verifies the conversation."""
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         row, entry = trajectory.row, entry_of(trajectory.row)
@@ -160,7 +160,7 @@ def observation_messages(observation: Mapping[str, Any], server: GymSession) -> 
 
 
 def call_answers(reply: Reply, observation: Mapping[str, Any], server: GymSession) -> list[Message]:
-    """The call_answers to the calls of a turn, in which ids are those of `response_of`. Raises InfraError."""
+    """Answers to the calls of a turn; the ids of calls are those of `response_of`. Raises InfraError."""
     outputs = field(field(observation, "info", dict, server.url), "tool_outputs", list, server.url)
     given = {each.get("call_id"): each.get("output") for each in outputs if isinstance(each, dict)}
     return [

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from agentrl.core.errors import InfraError, last_line, needing
 from agentrl.tools.mcp.spec import ServerSpec
@@ -177,9 +178,13 @@ def _http_client(spec: ServerSpec, output: IO[str], headers: dict[str, str], **_
             response.headers.pop("content-encoding", None)  # packed, few bytes may be many
             response.stream = Bounded(response.stream)
 
+    async def name_host(request: Any) -> None:
+        # The URL has an address in place of the name.
+        request.extensions["sni_hostname"] = urlsplit(f"//{request.headers['Host']}").hostname
+
     headers |= {"Accept-Encoding": "identity"} if spec.of_task else {}
     timeout = httpx2.Timeout(30, read=300)  # an answer may stream for as long as a tool works
-    hooks = {"response": [note]}
+    hooks: dict[str, list[Any]] = {"response": [note], "request": [name_host] if spec.of_task else []}
     return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks, trust_env=not spec.of_task)
 
 

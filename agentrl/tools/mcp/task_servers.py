@@ -44,18 +44,19 @@ async def reached(name: str, server: Mapping[str, Any], trajectory: Any) -> Serv
         return replace(spec, command="sh", args=("-c", BOUNDED, "sh", *container.attached([spec.command, *spec.args])))
     host = parts.hostname or ""
     address = await container.address(host) if hasattr(container, "address") else None
-    if address is None:
-        await _require_public(host, f"{uid}: the url of its MCP server {name!r}")
-        return spec
-    url = parts._replace(netloc=address if port is None else f"{address}:{port}").geturl()
-    return replace(spec, url=url, headers={**spec.headers, "Host": parts.netloc.rpartition("@")[2]})
+    address = address or await _public_address(host, f"{uid}: the url of its MCP server {name!r}")
+    user, at, shown = parts.netloc.rpartition("@")
+    near = f"[{address}]" if ":" in address else address
+    url = parts._replace(netloc=f"{user}{at}{near}" if port is None else f"{user}{at}{near}:{port}").geturl()
+    return replace(spec, url=url, headers={**spec.headers, "Host": shown})
 
 
-async def _require_public(host: str, where: str) -> None:
+async def _public_address(host: str, where: str) -> str:
+    """The address to connect to: a name that is looked up again may lead elsewhere. Raises InfraError."""
     with suppress(OSError, UnicodeError):
-        found = await asyncio.get_running_loop().getaddrinfo(host, None)
-        if all(ip_address(one[4][0]).is_global for one in found):
-            return
+        found = [str(one[4][0]) for one in await asyncio.get_running_loop().getaddrinfo(host, None)]
+        if all(ip_address(address).is_global for address in found):
+            return found[0]
     raise InfraError(
         f"{where}: {host} is neither a host of the task nor a public one; correct it, or leave the task out"
     )

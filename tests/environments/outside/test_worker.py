@@ -2,13 +2,14 @@
 
 import asyncio
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agentrl.core.errors import InfraError
-from agentrl.environments.worker import EnvironmentProgram, Worker
+from agentrl.environments.worker import EnvironmentProgram, Worker, run_once
 
 pytestmark = pytest.mark.integration
 
@@ -59,3 +60,18 @@ async def test_a_dead_program_is_reported_and_started_again(worker: Worker) -> N
     assert worker._running is not None
     await asyncio.to_thread(worker._running.process.wait)
     assert await worker.ask({"n": 1}) == {"twice": 2}
+
+
+LEAVING = """
+import json, subprocess
+helper = subprocess.Popen(["sleep", "600"])
+print(json.dumps({"helper": helper.pid}))
+"""
+
+
+def test_what_a_program_leaves_running_ends_with_it(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(LEAVING)
+    begin = time.monotonic()
+    answer = run_once(EnvironmentProgram(sys.executable, tmp_path / "program.py", {}, str(tmp_path)))
+    assert time.monotonic() - begin < 60
+    assert not Path(f"/proc/{answer['helper']}").exists()
