@@ -118,7 +118,7 @@ class RayRuntime(Runtime):
 
 
 def copy_weights(ranks: WorkerGroup, workers: WorkerGroup, version: int, most: int) -> None:
-    """Copy weights from the ranks to rollout workers, in buckets of `most` bytes."""
-    for bucket in ranks.call("export", most):
+    """Copy weights from the ranks to rollout workers, in buckets of `most` bytes, of which Ray's store has two."""
+    while (bucket := ranks.call("export", most)) is not None:
         workers.call("load", bucket)
     workers.call("ask", "update_weights", version)
