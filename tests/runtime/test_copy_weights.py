@@ -59,7 +59,7 @@ def test_an_export_has_two_buckets_in_the_store_at_a_time(monkeypatch: pytest.Mo
         connect(RayInit(address="local", num_cpus=1), stack)
         ranks = spawn(Exporting, Config(), "trainer", 1, 1, gpus=False, stack=stack)
         for version in (0, 1):
-            copy_weights(ranks, samplers, version, SIZE)
+            copy_weights(ranks, samplers, SIZE, version)
             assert {name: int(w[0]) for name, w in samplers.got.items()} == {f"w{i}": i + version for i in range(8)}
     assert (len(samplers.stored), samplers.versions) == (16, [0, 1])
     assert max(samplers.stored) <= 2

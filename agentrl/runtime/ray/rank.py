@@ -124,8 +124,7 @@ class Rank(TrainingWorker, EngineWorker):
 
         self._exported = self._exported or buckets(self._trained(), most)
         bucket = next(self._exported, None)
-        if bucket is None:
-            self._exported = None
+        self._exported = self._exported if bucket else None
         return self._store.put(replace(bucket, flat=bucket.flat.cpu())) if bucket and self.first else None
 
     async def push(
