@@ -144,9 +144,7 @@ class Run:
         data = self.config.data
         if data.val_files is None:
             return []
-        files, limit = data.val_files, data.val_max_samples
-        found: Conversations = read_conversations(data, chat, files, limit=limit, what="data.val_files")
-        return found.ledgers
+        return read_conversations(data, chat, data.val_files, limit=data.val_max_samples, what="data.val_files").ledgers
 
     def _packed(self, ledgers: Sequence[Ledger]) -> Batch:
         """This rank's share of a batch."""
