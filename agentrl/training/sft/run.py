@@ -34,7 +34,7 @@ from agentrl.training.parallel.sharding import load_on_ranks, steps_on_cpu
 from agentrl.training.perf.cpu import tune_cpu
 from agentrl.training.perf.device import device_for
 from agentrl.training.sft.contract import SftResult
-from agentrl.training.sft.conversations import Conversations, read_conversations
+from agentrl.training.sft.conversations import read_conversations
 from agentrl.training.sft.model import SftModel, SftReport
 from agentrl.training.update.micro_batches import MicroBatching, for_ranks
 from agentrl.training.update.optimizer import Optimizer
