@@ -33,7 +33,8 @@ def superseded_records(
     took_steps = metrics.exists() and metrics.stat().st_size
     if not moves and not took_steps:
         return {}, []
-    return moves | _named([metrics, *settings, run_dir / TENSORBOARD_DIR, *known]), []
+    # Metrics and dumps go last: after a kill, the next start moves the rest only where it finds some.
+    return _named([*settings, run_dir / TENSORBOARD_DIR, *known, metrics]) | moves, []
 
 
 def _named(files: Iterable[Path]) -> dict[Path, str]:

@@ -76,8 +76,9 @@ class Learner:
         self._fitted, self._described = 0, ""
         """The last step whose passes were chosen, and the line about them."""
 
-    def prepare(self, total_steps: int) -> None:
-        """Create actor, reference and critic for a run of `total_steps` steps."""
+    def prepare(self, total_steps: int) -> bool:
+        """Create actor, reference and critic for a run of `total_steps` steps. Returns whether passes compute equal
+        prompts once, so that a rank should have all samples of a prompt."""
         if self.config.algorithm.use_kl_in_reward or self.config.actor.use_kl_loss:
             self.reference = self.roles.reference(self.model)
         if has_critic(self.config):
@@ -90,6 +91,7 @@ class Learner:
             self.model.place({key: nn.Parameter(p.detach().clone()) for key, p in own})
             self.policies[name] = self.roles.actor(copy(self.model) if name in names[1:] else self.model, *roles)
         self.actor = self.policies[name]
+        return self.actor.micro_batching.shares
 
     def placed(self) -> Iterator[tuple[str, PolicyActor]]:
         """Each policy, whose adapter is in the model then; a thread waits until another one has gone through them."""
@@ -111,10 +113,6 @@ class Learner:
         for name, actor in self.placed():
             rows = [i for i, side in enumerate(sides) if names.get(side, names.get(0, "")) == name]
             yield name, actor, batch.select(rows) if names else batch, batch.tokens_of(rows) if names else slice(None)
-
-    def shares_prompts(self) -> bool:
-        """Whether passes compute equal prompts once, so that a rank should have all samples of a prompt."""
-        return self.actor.micro_batching.shares
 
     def warm_up(self, should_stop: Callable[[], bool] = lambda: False) -> None:
         """Compile the passes of a step, until `should_stop`; nothing where `use_torch_compile` is off. Call it after

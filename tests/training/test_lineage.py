@@ -2,16 +2,22 @@
 
 import os
 import pickle
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from agentrl.config.schema import Trainer
 from agentrl.core.errors import UserError
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint import lineage
 from agentrl.training.checkpoint.lineage import latest, set_aside, visible
 from agentrl.training.checkpoint.resuming import Resuming, newest
+from agentrl.training.checkpoint.run_state import Checkpoints
 from agentrl.training.parallel.shards import TensorChunk
 from tests.training.saved import save_checkpoint
 from tests.warm import Process
@@ -172,34 +178,81 @@ class Killed(BaseException):
     pass
 
 
-@pytest.mark.parametrize("moves", range(5))
-def test_a_kill_between_the_moves_loses_and_mixes_nothing(tmp_path, monkeypatch, moves):
-    """Killed after so many moves, the folder shows the begin of the old lineage, and the next run moves the rest."""
-    folder = tmp_path / "checkpoints"
-    write(folder, 1, 2, 3, 4)
-    dump = tmp_path / "rollouts" / "3.jsonl"
-    dump.parent.mkdir()
-    dump.write_text("a dump")
-    plain, done = lineage.shutil.move, []
+RECORDS = ("metrics.jsonl", "config.yaml", ".wandb.json", "tensorboard/events")
 
-    def move(*args: object) -> None:
-        if len(done) == moves:
-            raise Killed
-        done.append(plain(*args))
 
-    monkeypatch.setattr(lineage.shutil, "move", move)
-    try:
-        set_aside(folder, 1, "superseded", moves={dump: "rollouts/3.jsonl"})
-        assert moves == 4
-    except Killed:
-        assert moves < 4
-    monkeypatch.undo()
-    assert whole(folder) == dict.fromkeys(range(1, max(5 - moves, 2)), "old")
-    set_aside(folder, 1, "superseded", moves={dump: "rollouts/3.jsonl"} if dump.exists() else {})
-    assert whole(folder) == {1: "old"}
-    asides = sorted(folder.glob("superseded_*"))
-    assert {step: text for aside in asides for step, text in whole(aside).items()} == {2: "old", 3: "old", 4: "old"}
-    assert dump.exists() == (moves == 3)  # the next run writes over it
+def old_run(run: Path) -> None:
+    """A run's folder with records of five steps and checkpoints of four."""
+    for name in (*RECORDS, *(f"rollouts/{step}.jsonl" for step in range(1, 6))):
+        (run / name).parent.mkdir(parents=True, exist_ok=True)
+        (run / name).write_text(name)
+    write(run / lineage.FOLDER, 1, 2, 3, 4)
+
+
+def contents(run: Path) -> Counter[bytes]:
+    return Counter(file.read_bytes() for file in run.rglob("*") if file.is_file())
+
+
+class Loader:
+    """Loads without a model."""
+
+    def save(self, folder: Path, step: int, state: dict[str, Any], last: bool, model_only: bool) -> None:
+        """Not called."""
+
+    def load(self, path: Path) -> tuple[int, dict[str, Any]]:
+        return checkpoints.load(path)
+
+
+def start(run: Path, mode: str) -> int:
+    """The start of a run: the step that it resumes from."""
+    path = str(run / lineage.FOLDER / "global_step_1") if mode == "resume_path" else None
+    dumps = str(run / "rollouts")
+    trainer = Trainer(default_local_dir=str(run), rollout_data_dir=dumps, resume_mode=mode, resume_from_path=path)
+    return Checkpoints(trainer, Loader(), {}).resume()
+
+
+def killed_after(changes: int, run: Path, mode: str) -> bool:
+    """Whether a start of a run was killed after it made so many changes to its folder."""
+    left = iter(range(changes))
+
+    def limited(change: Callable[..., object]) -> Callable[..., object]:
+        def limited_change(*args: object, **kwargs: object) -> object:
+            if next(left, None) is None:
+                raise Killed
+            return change(*args, **kwargs)
+
+        return limited_change
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((lineage.shutil, "move"), (lineage.shutil, "copy2"), (Path, "mkdir")):
+            patch.setattr(owner, name, limited(getattr(owner, name)))
+        try:
+            start(run, mode)
+        except Killed:
+            return True
+    return False
+
+
+@pytest.mark.prevents("a kill at the start of a branch leaves records of the old run beside the new checkpoints")
+@pytest.mark.parametrize("again", ["the same", "auto"])
+@pytest.mark.parametrize(("mode", "branch"), [("resume_path", 1), ("disable", 0)])
+def test_a_kill_at_any_move_is_repaired_by_the_next_start(tmp_path, mode, branch, again):
+    """No record is beside checkpoints of another branch, and nothing is lost."""
+    for changes in count():
+        run = tmp_path / str(changes)
+        old_run(run)
+        before = contents(run)
+        killed = killed_after(changes, run, mode)
+        step = start(run, mode if again == "the same" else again)
+        assert whole(run / lineage.FOLDER) == dict.fromkeys(range(1, step + 1), "old")  # the begin of the old lineage
+        assert step == branch or (again == "auto" and killed)
+        if step == branch:
+            assert {int(file.stem) for file in (run / "rollouts").glob("*.jsonl")} == set(range(1, step + 1))
+            assert sum((run / name).exists() for name in RECORDS) == (3 if step else 0)
+        assert not before - contents(run)
+        if not killed:
+            break
+    assert changes > 10
 
 
 def branch_forever(folder):

@@ -82,6 +82,14 @@ def test_a_run_is_not_written_to_a_url() -> None:
         supervise(lambda _: None, config, "trainer.default_local_dir")
 
 
+@pytest.mark.prevents("a run takes steps for hours, and then cannot write its first checkpoint")
+def test_a_checkpoint_folder_that_cannot_be_written_is_found_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").touch()
+    config = Config(trainer=Trainer(default_local_dir=str(tmp_path)))
+    with pytest.raises(UserError, match=r"default_local_dir: .*checkpoints cannot be written: it is a file; name"):
+        supervise(lambda _: pytest.fail("it ran"), config, "trainer.default_local_dir")
+
+
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     key = "trainer.default_local_dir"

@@ -42,8 +42,7 @@ class RayLearner:
 
     def prepare(self, total_steps: int) -> None:
         """Create actor, reference and critic for a run of `total_steps` steps."""
-        self.ranks.call("call", "prepare", total_steps)
-        self.shares = self.ranks.call("call", "shares_prompts")
+        self.shares = self.ranks.call("call", "prepare", total_steps)
 
     def warm_up(self, should_stop: object) -> None:
         """Compile the passes of a step, all of them."""

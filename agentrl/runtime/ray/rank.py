@@ -72,6 +72,7 @@ class Rank(TrainingWorker, EngineWorker):
         self._batch: Any = None
         self._store = RayStore()
         self._weights: Any = None
+        self._exported: Iterator[Any] | None = None
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
 
@@ -116,12 +117,15 @@ class Rank(TrainingWorker, EngineWorker):
             self.engine.set_adapter(*adapter)
         await self.engine.update_weights(version)
 
-    async def export(self, most: int) -> list[Any]:
-        """References of the weights in buckets of `most` bytes, in CPU memory; on rank 0."""
+    async def export(self, most: int) -> Any:
+        """The next bucket of the weights, of at most `most` bytes: its reference, in CPU memory, on rank 0. None after
+        the last one."""
         from agentrl.engines.servers.weights.bucket import buckets
 
-        found = buckets(self._trained(), most)
-        return [self._store.put(replace(each, flat=each.flat.cpu())) if self.first else None for each in found]
+        self._exported = self._exported or buckets(self._trained(), most)
+        bucket = next(self._exported, None)
+        self._exported = self._exported if bucket else None
+        return self._store.put(replace(bucket, flat=bucket.flat.cpu())) if bucket and self.first else None
 
     async def push(
         self, backend: ServerBackend, method: str, scratch: str, targets: Mapping[str, list[Target]]

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any
 
 from agentrl.config.schema import Config
 from agentrl.core.plugins import import_external
@@ -37,5 +36,4 @@ class RemoteRewardModel:
         self.vocabulary: int = self.group.call("open")
 
     def __call__(self, conversations: Sequence[list[int]]) -> list[float]:
-        scores: Any = self.group.call("score", conversations)
-        return list(scores)
+        return self.group.call("score", conversations)

@@ -104,9 +104,7 @@ class RayRuntime(Runtime):
         workers = spawn(EngineWorker, config, "rollout", rollout.nnodes, each, gpus=self.gpus, stack=self.stack)
         self.groups.append(workers)
         most = rollout.update_weights_bucket_megabytes << 20
-        return RayEngine(
-            workers.actors, workers.names, lambda version: copy_weights(self.ranks, workers, version, most)
-        )
+        return RayEngine(workers.actors, workers.names, partial(copy_weights, self.ranks, workers, most))
 
     def _free_memory(self) -> None:
         self.ranks.call("free")
@@ -117,8 +115,8 @@ class RayRuntime(Runtime):
             group.call("location")
 
 
-def copy_weights(ranks: WorkerGroup, workers: WorkerGroup, version: int, most: int) -> None:
-    """Copy weights from the ranks to rollout workers, in buckets of `most` bytes."""
-    for bucket in ranks.call("export", most):
+def copy_weights(ranks: WorkerGroup, workers: WorkerGroup, most: int, version: int) -> None:
+    """Copy weights from the ranks to rollout workers, in buckets of `most` bytes, of which Ray's store has two."""
+    while (bucket := ranks.call("export", most)) is not None:
         workers.call("load", bucket)
     workers.call("ask", "update_weights", version)

@@ -5,7 +5,8 @@ Invariants:
   newest;
 - a run that starts a new branch first moves the others to `superseded_<k>/` in the same folder. Nothing deletes them
   there, and no run resumes from them by itself;
-- they are moved newest first: after a kill, those that are still visible are one lineage, too.
+- they are moved newest first: after a kill, those that are still visible are one lineage, too;
+- while any record of the old branch is in its former folder, so is something that makes the next start move the rest.
 
 Imports no PyTorch: the start of a run asks here before its servers are launched.
 """
@@ -64,9 +65,9 @@ def set_aside(
 ) -> Path | None:
     """Move the checkpoints above step `after` to a new folder `<label>_<k>/`; returns it, or None where nothing moved.
 
-    `moves`: other files to move, path -> name there. `copies`: files to copy to the moved checkpoints.
+    `moves`: other files to move in this order, path -> name there. `copies`: files to copy to the moved checkpoints.
     """
-    leaving = {path: path.name for step, path in sorted(visible(folder).items(), reverse=True) if step > after}
+    leaving = [path for step, path in sorted(visible(folder).items(), reverse=True) if step > after]
     if not leaving and (after or not moves):
         return None
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,10 @@ def set_aside(
     aside.mkdir()
     for file in filter(Path.exists, copies):
         shutil.copy2(file, aside)
-    for path, name in (leaving | dict(moves or {})).items():
+    names = {path: path.name for path in leaving} | dict(moves or {})
+    if after:  # after a kill, a start that finds no later checkpoint leaves the records alone: one goes last
+        names[leaving[-1]] = names.pop(leaving[-1])
+    for path, name in names.items():
         (aside / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.move(path, aside / name)
     return aside

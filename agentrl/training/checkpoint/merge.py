@@ -47,17 +47,13 @@ def merge(
         raise UserError(f"{checkpoint} has no weights: actor.checkpoint.save_contents was without model")
     described, wanted = checkpoint / checkpoints.HUGGINGFACE, torch_dtype(dtype) if dtype else None
     with model_folder(out, f"the model in {out}") as draft:
-        for name in _policies(described):
+        # The folders of models: the checkpoint's own, and one of each further policy.
+        for name in (".", *sorted(file.parent.name for file in described.glob(f"*/{CONFIG}"))):
             part = trained if name == "." else state.get(f"policy {name}", {})
             _write_policy(described / name, part, draft / name, wanted, adapter=adapter)
             for file in model_files(out / name):  # an old file would be loaded with the new ones
                 file.unlink()
     return step
-
-
-def _policies(described: Path) -> list[str]:
-    """The folders of models in the `huggingface` folder of a checkpoint: itself, and one of each further policy."""
-    return [".", *sorted(file.parent.name for file in described.glob(f"*/{CONFIG}"))]
 
 
 def _write_policy(

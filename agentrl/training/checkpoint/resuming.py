@@ -78,14 +78,14 @@ class Resuming:
         """
         checkpoints.tidy(self.folder)
         kept = self.kept(step)
+        if self.remote is not None:  # before the local ones: after a kill, the next run still has all of these
+            _set_aside_remote(self.remote, kept)
         if self.mode == "auto" and step > 0:  # the run takes the steps of damaged checkpoints again
             aside = lineage.set_aside(self.folder, kept, lineage.DAMAGED)
         else:
             aside = lineage.set_aside(self.folder, kept, lineage.SUPERSEDED, moves=moves, copies=copies)
         if aside is not None:
             _log_set_aside(aside, (path.name for path in aside.iterdir()))
-        if self.remote is not None:
-            _set_aside_remote(self.remote, kept)
 
     def kept(self, step: int) -> int:
         """The last step in the folder that a run resuming from `step` continues; 0: none."""
@@ -148,7 +148,7 @@ def _steps_of(urls: Iterable[str]) -> dict[int, str]:
 
 def _set_aside_remote(url: str, after: int) -> None:
     steps = _steps_of(complete(url, MANIFEST, WHAT))
-    leaving = sorted(step for step in steps if step > after)
+    leaving = sorted((step for step in steps if step > after), reverse=True)
     if not leaving:
         return
     aside = f"{url.rstrip('/')}/{lineage.free_name(lineage.SUPERSEDED, folders(url, WHAT))}"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agentrl.core.errors import UserError
+from agentrl.core.outputs import check_folder
 from agentrl.core.remote_files import is_remote
 from agentrl.training.checkpoint.changes import NEW_RUN, Resumption, check_changes
 from agentrl.training.checkpoint.lineage import FOLDER
@@ -31,9 +32,12 @@ def supervise(run: Callable[[Any], T], config: Any, key: str, finished: Callable
 
 @contextmanager
 def run_folder(config: Any, key: str, objects: Any = None) -> Iterator[Resumption]:
-    """Lock the folder of a run while the body runs. Raises UserError as `supervise` does."""
+    """Lock the folder of a run while the body runs. Raises UserError as `supervise` does, and where no checkpoint can
+    be written."""
     run_dir, validates = folder_of(config, key), getattr(config.trainer, "val_only", False)
     with locked(run_dir, key):
+        if not validates:  # else the first checkpoint would say so, after hours
+            check_folder(run_dir / FOLDER, key)
         start = NEW_RUN if validates else check_changes(config, run_dir / FOLDER, objects)
         yield start
 

@@ -34,7 +34,7 @@ from agentrl.training.parallel.sharding import load_on_ranks, steps_on_cpu
 from agentrl.training.perf.cpu import tune_cpu
 from agentrl.training.perf.device import device_for
 from agentrl.training.sft.contract import SftResult
-from agentrl.training.sft.conversations import Conversations, read_conversations
+from agentrl.training.sft.conversations import read_conversations
 from agentrl.training.sft.model import SftModel, SftReport
 from agentrl.training.update.micro_batches import MicroBatching, for_ranks
 from agentrl.training.update.optimizer import Optimizer
@@ -144,9 +144,7 @@ class Run:
         data = self.config.data
         if data.val_files is None:
             return []
-        files, limit = data.val_files, data.val_max_samples
-        found: Conversations = read_conversations(data, chat, files, limit=limit, what="data.val_files")
-        return found.ledgers
+        return read_conversations(data, chat, data.val_files, limit=data.val_max_samples, what="data.val_files").ledgers
 
     def _packed(self, ledgers: Sequence[Ledger]) -> Batch:
         """This rank's share of a batch."""
