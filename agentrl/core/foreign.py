@@ -74,7 +74,7 @@ def read_yaml(text: str) -> Any:
 
 
 def read_beside(module: str | Path, name: str) -> Any:
-    """The value of the YAML file `name` beside a module of ours; libyaml, where it is there, takes a tenth of the time."""
+    """The value of the YAML file `name` beside a module of ours; libyaml, if installed, takes a tenth of the time."""
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     return yaml.load(Path(module).with_name(name).read_text(encoding="utf-8"), Loader=loader)
 
