@@ -27,7 +27,8 @@ from agentrl.config.schema import Reward
 from agentrl.core.resources import share
 from agentrl.engines.engine import Generation, Sampling
 from agentrl.interactions import load_interactions
-from agentrl.rewards import RewardFn, Scorer
+from agentrl.rewards.function import RewardFn
+from agentrl.rewards.scorer import Scorer
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext, ToolAgent
 from agentrl.rollout.scheduler import Scheduler

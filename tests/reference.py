@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from agentrl.config import elsewhere
 from agentrl.config.choices import OPEN, words_of
 from agentrl.config.explain import old_names
@@ -18,9 +16,11 @@ from agentrl.config.keys import Key, schema_keys, schema_sections
 from agentrl.config.names import written
 from agentrl.config.schema.commands import SCHEMAS
 from agentrl.core.compatibility import Layer, Rename, layers
+from agentrl.core.foreign import read_beside
 from agentrl.core.points import ADVANTAGES, KL_ESTIMATORS, POLICY_LOSSES
 from agentrl.core.registry import Registry
-from agentrl.tracking.meanings import SENTENCES, Meaning, sections
+from agentrl.tracking import meanings
+from agentrl.tracking.meanings import Meaning, sections
 from tests.registries import anchor
 
 KEYS_HEAD = """# Every configuration key
@@ -162,7 +162,7 @@ def _rows(names: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 def metrics() -> str:
     """Every metric with its sentence: docs/metrics.md."""
-    head = yaml.safe_load(SENTENCES.read_text(encoding="utf-8"))["head"]
+    head = read_beside(meanings.__file__, "meanings.yaml")["head"]
     return str(head) + "".join(_section(*section) for section in sections())
 
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -132,9 +132,15 @@ class OutsideText:
         for part in ("normalizer", "pre_tokenizer"):
             if (own := getattr(backend, part)) is not None:
                 setattr(made, part, own)
-        for number, token in sorted(self._tokenizer.added_tokens_decoder.items()):
-            alias = copy(token)
-            alias.content = self._aliases.get(str(token), str(token))
-            (made.add_special_tokens if token.special else made.add_tokens)([alias])
-            ids[made.token_to_id(alias.content) or 0] = number
+        added = sorted(self._tokenizer.added_tokens_decoder.items())
+        for special, tokens in groupby(added, key=lambda each: each[1].special):  # each call costs a pass over all
+            aliases = {number: self._alias(token) for number, token in tokens}
+            (made.add_special_tokens if special else made.add_tokens)([*aliases.values()])
+            ids |= {made.token_to_id(alias.content) or 0: number for number, alias in aliases.items()}
         return made, ids
+
+    def _alias(self, token: Any) -> Any:
+        """An added token by its alias."""
+        alias = copy(token)
+        alias.content = self._aliases.get(str(token), str(token))
+        return alias

@@ -3,11 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-import yaml
-
-FILE = Path(__file__).with_name("names_elsewhere.yaml")
+from agentrl.core.foreign import read_beside
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Elsewhere:
 def entries() -> tuple[Elsewhere, ...]:
     """All names, in the order of the file."""
     found = []
-    for framework, names in yaml.safe_load(FILE.read_text(encoding="utf-8")).items():
+    for framework, names in read_beside(__file__, "names_elsewhere.yaml").items():
         for name, written in names.items():
             keys, _, text = written.partition(";")
             found.append(Elsewhere(framework, name, tuple(filter(None, keys.strip().split(", "))), text.strip()))

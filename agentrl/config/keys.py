@@ -27,10 +27,15 @@ class Key:
     type: Any
     """Annotation."""
     default: Any
-    doc: str
-    """Docstring under the field, on one line."""
+    section: type
+    """The dataclass that has the field."""
     marks: tuple[Any, ...] = ()
     """What its annotation says besides the type; see `agentrl.config.schema.marks`."""
+
+    @property
+    def doc(self) -> str:
+        """Docstring under the field, on one line."""
+        return field_docs(self.section).get(self.path.rpartition(".")[2], "")
 
     @property
     def type_name(self) -> str:
@@ -86,10 +91,10 @@ def sections_of(settings: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def _keys(path: str, section: Any) -> Iterator[Key]:
     kind: type = type(section)
-    docs, marks, hints = field_docs(kind), marks_of(kind), get_type_hints(kind)
+    marks, hints = marks_of(kind), get_type_hints(kind)
     for name, default in ((field.name, getattr(section, field.name)) for field in fields(kind)):
         if not is_dataclass(default):
-            yield Key(f"{path}.{name}".lstrip("."), hints[name], default, docs.get(name, ""), marks[name])
+            yield Key(f"{path}.{name}".lstrip("."), hints[name], default, kind, marks[name])
 
 
 @cache
@@ -137,8 +142,7 @@ def places(config: Any, kind: type[M]) -> Iterator[Place[M]]:
 
 def marked(kind: type[M]) -> dict[str, M]:
     """The marks of a kind by key, of all commands."""
-    keys = [(path, key.marks) for schema in SCHEMAS.values() for path, key in schema_keys(schema).items()]
-    found = {path: mark for path, marks in keys if (mark := mark_in(marks, kind)) is not None}
+    found = {place.key: place.mark for schema in SCHEMAS.values() for place in places(schema(), kind)}
     return dict(sorted(found.items()))
 
 

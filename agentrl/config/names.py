@@ -16,6 +16,7 @@ import yaml
 from agentrl.config.keys import Key, ancestors, home
 from agentrl.core.compatibility import OLD_VALUE, Layer, Rename, layers
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_beside
 
 QUOTIENT = re.compile(r"=\$\{quotient:\{value\},\$\{([\w.]+)\}\}")
 ABOVE = "{above}"
@@ -52,7 +53,7 @@ def _table(known: tuple[Layer, ...]) -> Mapping[str, Rename]:
 def read_table(file: Path) -> dict[str, Rename]:
     """The entries of a YAML file, by name: under each action, names with a text, or names alone."""
     entries: dict[str, Rename] = {}
-    for action, part in yaml.safe_load(file.read_text(encoding="utf-8")).items():
+    for action, part in read_beside(file, file.name).items():
         kind, merged = KINDS.get(action, action), action == "merged"
         items = part.items() if isinstance(part, dict) else ((name, "") for name in part)
         each = ((name, text) for names, text in items for name in _each(names))

@@ -5,6 +5,7 @@ ten billion values.
 """
 
 import json
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -70,6 +71,12 @@ def read_yaml(text: str) -> Any:
         raise yaml.YAMLError(str(error)) from None
     finally:
         loader.dispose()
+
+
+def read_beside(module: str | Path, name: str) -> Any:
+    """The value of the YAML file `name` beside a module of ours; libyaml, if installed, takes a tenth of the time."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return yaml.load(Path(module).with_name(name).read_text(encoding="utf-8"), Loader=loader)
 
 
 def _parts(node: yaml.Node, known: dict[int, int]) -> int:

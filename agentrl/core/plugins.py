@@ -13,8 +13,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from agentrl.core.compatibility import layers
@@ -50,6 +48,9 @@ class Entry:
 
 def read_entries(path: str, key: str, *, what: str) -> list[Entry]:
     """The items of the list `key` in a YAML file; `what` is the config key that named it. Raises UserError."""
+    from omegaconf import OmegaConf  # here, because processes that load a function alone do without it
+    from omegaconf.errors import OmegaConfBaseException
+
     file = find(path, what=what)
     try:
         text = read_text(file)

@@ -10,7 +10,7 @@ from agentrl.core.sandbox import Sandbox
 from agentrl.doctor import conversations
 from agentrl.doctor.finding import Finding, ok, problem, warning
 from agentrl.interactions import InteractionSet
-from agentrl.rewards import Scorer
+from agentrl.rewards.scorer import Scorer
 from agentrl.tools import ToolSet
 from agentrl.tools.response import ToolResult
 from agentrl.tracking.fields import duration

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from agentrl.core.blocking import LoopWatch
 from agentrl.core.stopping import StopRequest
 from agentrl.engines.engine import Sampling
-from agentrl.rewards import Scorer
+from agentrl.rewards.scorer import Scorer
 from agentrl.rollout.gc_control import deferred_collection
 from agentrl.trajectory.drops import check_drops
 from agentrl.trajectory.row import Row

@@ -22,9 +22,10 @@ from agentrl.data.dataset import scored_by_rollout
 from agentrl.engines.engine import Engine
 from agentrl.engines.sharing import model_length
 from agentrl.interactions import load_interactions
-from agentrl.rewards import Judge, RewardFn, Scorer, ScoreSources, load_reward_function, reward_function
+from agentrl.rewards.function import RewardFn, load_reward_function, reward_function
 from agentrl.rewards.managers import Manager, custom_manager, manager_class, manager_for, server_arguments, takes_lists
 from agentrl.rewards.ready_made import SOURCE_FUNCTION, known_source
+from agentrl.rewards.scorer import Judge, Scorer, ScoreSources
 from agentrl.rewards.terms import Term, load_terms
 from agentrl.rollout.episode import Limits
 from agentrl.rollout.loops import RolloutContext

@@ -18,7 +18,7 @@ from agentrl.core.shares import share_of
 from agentrl.core.stopping import Interrupted, StopRequest, result_of
 from agentrl.engines.engine import Engine, Sampling
 from agentrl.engines.teachers import ServerTeacher
-from agentrl.rewards import Scorer
+from agentrl.rewards.scorer import Scorer
 from agentrl.rollout.async_sampling import AsyncSampling
 from agentrl.rollout.batch_scheduler import UNSCORED, BatchScheduler, OnDone, TrajectoryScorer
 from agentrl.rollout.building import check_format, check_scores, rollout_context, sandbox_for, scored_together, scorer

@@ -5,11 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from pathlib import Path
 
-import yaml
+from agentrl.core.foreign import read_beside
 
-SENTENCES = Path(__file__).with_suffix(".yaml")
 CHOICE = re.compile(r"\{([^}]*)\}")
 
 
@@ -36,7 +34,7 @@ def meaning_of(name: str) -> Meaning | None:
 @cache
 def sections() -> list[tuple[str, list[Meaning], str]]:
     """(title, meanings, note) of each part of the file."""
-    parts = yaml.safe_load(SENTENCES.read_text(encoding="utf-8"))["sections"]
+    parts = read_beside(__file__, "meanings.yaml")["sections"]
     return [(part["title"], [*_meanings(part["metrics"])], part.get("note", "")) for part in parts]
 
 

@@ -20,11 +20,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-import yaml
-
+from agentrl.core.foreign import read_beside
 from agentrl_verl.programs import ancestry, programs_of, started_module
 
-TABLE = Path(__file__).with_name("modules.yaml")
 VERSION = "0.9.1"
 """The newest verl whose names are served."""
 ALGORITHMS = "verl.trainer.ppo.core_algos"
@@ -40,7 +38,7 @@ def table() -> Mapping[str, Mapping[str, tuple[str, str]]]:
             for source, names in sources.items()
             for theirs, _, ours in (name.partition("=") for name in names.split())
         }
-        for module, sources in yaml.safe_load(TABLE.read_text()).items()
+        for module, sources in read_beside(__file__, "modules.yaml").items()
     }
 
 

@@ -14,11 +14,9 @@ from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any
 
-import yaml
-
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_beside
 
-TABLE = Path(__file__).with_name("programs.yaml")
 OWN_FOLDER = "config"
 """The folder of verl's own YAML files beside each program."""
 TORCHRUN = re.compile(r"TORCHELASTIC_.*|MASTER_(ADDR|PORT)|((LOCAL|GROUP|ROLE)_)?(RANK|WORLD_SIZE)")
@@ -39,7 +37,7 @@ class Program:
 @cache
 def table() -> Mapping[str, Any]:
     """What programs.yaml says."""
-    found: Mapping[str, Any] = yaml.safe_load(TABLE.read_text())
+    found: Mapping[str, Any] = read_beside(__file__, "programs.yaml")
     return found
 
 

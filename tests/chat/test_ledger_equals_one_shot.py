@@ -61,6 +61,15 @@ def rollout(chat: Chat, pair: Pair, messages: list[Message], tools: list[dict] |
     return ledger
 
 
+def assert_supervised_training_sees_the_same(ledger: Ledger, transcript: Ledger) -> None:
+    transcript.check()
+    assert transcript.ids == ledger.ids
+    assert transcript.mask == ledger.mask
+    assert transcript.sources == ledger.sources
+    assert transcript.turns == ledger.turns
+    assert set(transcript.logprobs) == {0.0}
+
+
 @pytest.mark.parametrize(("pair", "name"), CASES, ids=case_id)
 def test_ledger_equals_one_shot_or_the_check_says_who_rewrote_history(pair: Pair, name: str) -> None:
     chat, messages, tools = chat_for(pair), conversation(name), pair.tools(name)
@@ -69,6 +78,7 @@ def test_ledger_equals_one_shot_or_the_check_says_who_rewrote_history(pair: Pair
             chat.transcript(messages, tools)
         return
     ledger = rollout(chat, pair, messages, tools)
+    assert_supervised_training_sees_the_same(ledger, chat.transcript(messages, tools))
     mismatch = chat.check_trajectory(messages, ledger.ids, tools)
     if name in pair.rewritten:
         assert mismatch is not None
@@ -85,20 +95,3 @@ def test_ledger_equals_one_shot_or_the_check_says_who_rewrote_history(pair: Pair
     length = len(ledger) - stop_beyond_text
     assert ledger.ids[:length] == expected[:length]
     assert chat.decode(expected[length:]).strip() in ("", chat.tokenizer.eos_token)
-
-
-@pytest.mark.parametrize(("pair", "name"), CASES, ids=case_id)
-def test_supervised_and_reinforcement_training_see_the_same_tokens(pair: Pair, name: str) -> None:
-    if name in pair.refused:
-        with pytest.raises(UserError):
-            chat_for(pair).transcript(conversation(name), pair.tools(name))
-        return
-    chat, messages, tools = chat_for(pair), conversation(name), pair.tools(name)
-    transcript = chat.transcript(messages, tools)
-    transcript.check()
-    ledger = rollout(chat, pair, messages, tools)
-    assert transcript.ids == ledger.ids
-    assert transcript.mask == ledger.mask
-    assert transcript.sources == ledger.sources
-    assert transcript.turns == ledger.turns
-    assert set(transcript.logprobs) == {0.0}

@@ -10,8 +10,8 @@ from agentrl.config.checks.algorithm import reward_kwargs
 from agentrl.core.errors import UserError
 from agentrl.core.plugins import load_user_file
 from agentrl.doctor.preflight import check_plugins
-from agentrl.rewards import load_reward_function
 from agentrl.rewards.checks import something_scores
+from agentrl.rewards.function import load_reward_function
 from agentrl.rewards.managers import manager_class
 from agentrl.rollout.building import scorer as scorer_of
 from agentrl_verl.config_views import verl_config

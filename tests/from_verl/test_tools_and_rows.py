@@ -11,7 +11,7 @@ from agentrl.config.schema import Data
 from agentrl.config.schema.data import CustomClass
 from agentrl.core.errors import UserError
 from agentrl.data import load_dataset
-from agentrl.rewards import load_reward_function
+from agentrl.rewards.function import load_reward_function
 from agentrl.tools import load_tools
 from agentrl_verl.programs import merge_arguments, run
 

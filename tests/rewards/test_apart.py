@@ -15,8 +15,8 @@ import pytest
 
 from agentrl.config.schema.reward import Reward, RewardManager
 from agentrl.core.resources import load_module
-from agentrl.rewards import Scorer, load_reward_function
-from agentrl.rewards.function import reward_function
+from agentrl.rewards.function import load_reward_function, reward_function
+from agentrl.rewards.scorer import Scorer
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rewards.test_scorer import decode, trajectory
 from tests.waiting import until, wait_for

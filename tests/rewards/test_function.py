@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentrl.core.errors import UserError
-from agentrl.rewards import load_reward_function
+from agentrl.rewards.function import load_reward_function
 
 SOURCE = """
 import math_rules

@@ -11,9 +11,9 @@ from agentrl.config.choices import REWARD_MANAGERS
 from agentrl.config.schema.reward import OverlongBuffer, Reward, RewardManager
 from agentrl.core import isolated
 from agentrl.core.errors import InfraError, UserError
-from agentrl.rewards import RewardFn, Scorer, load_reward_function
+from agentrl.rewards.function import RewardFn, load_reward_function
 from agentrl.rewards.managers import Calls, manager_for
-from agentrl.rewards.scorer import length_penalty
+from agentrl.rewards.scorer import Scorer, length_penalty
 from agentrl.trajectory.trajectory import Outcome
 from tests.rewards.test_scorer import decode, reward_fn, trajectory
 

@@ -11,7 +11,8 @@ import torch
 
 from agentrl.config.schema import Reward
 from agentrl.core.errors import UserError
-from agentrl.rewards import RewardFn, Scorer, ScoreSources
+from agentrl.rewards.function import RewardFn
+from agentrl.rewards.scorer import Scorer, ScoreSources
 from agentrl.trajectory.ledger import Ledger, Source
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, ToolCallRecord, Trajectory, TurnReward

@@ -11,8 +11,8 @@ from agentrl.api.settings import Given, experiment, settings
 from agentrl.config.schema import Config, Reward
 from agentrl.config.schema.reward import RewardTerm
 from agentrl.core.errors import UserError
-from agentrl.rewards import Scorer
 from agentrl.rewards.managers import manager_for
+from agentrl.rewards.scorer import Scorer
 from agentrl.rewards.terms import Term, load_terms
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.rewards.test_scorer import decode, reward_fn, trajectory

@@ -9,7 +9,8 @@ import pytest
 from agentrl.config.schema import Reward
 from agentrl.core.sandbox import Sandbox
 from agentrl.engines.engine import Sampling
-from agentrl.rewards import Scorer, load_reward_function
+from agentrl.rewards.function import load_reward_function
+from agentrl.rewards.scorer import Scorer
 from agentrl.rollout.loops import ToolAgent
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks.demo import make_task

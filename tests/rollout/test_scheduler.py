@@ -13,7 +13,8 @@ from agentrl.config.schema import Reward
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.stopping import Interrupted
 from agentrl.engines.engine import Sampling
-from agentrl.rewards import RewardFn, Scorer
+from agentrl.rewards.function import RewardFn
+from agentrl.rewards.scorer import Scorer
 from agentrl.rollout.cache_watch import CacheWatch
 from agentrl.rollout.loops import RolloutContext, ToolAgent
 from agentrl.rollout.rollouts import Rollouts

@@ -18,8 +18,9 @@ from agentrl.core.errors import InfraError, UserError
 from agentrl.core.points import CONTAINER_PROVIDERS, TASK_FORMATS, container_provider, task_format
 from agentrl.core.shares import VARIABLE
 from agentrl.engines.engine import Sampling
-from agentrl.rewards import RewardFn, Scorer, ScoreSources
 from agentrl.rewards.checks import something_scores
+from agentrl.rewards.function import RewardFn
+from agentrl.rewards.scorer import Scorer, ScoreSources
 from agentrl.rollout.batch_scheduler import UNSCORED
 from agentrl.rollout.loops import AgentLoop, SingleTurn
 from agentrl.rollout.scheduler import Scheduler

@@ -10,7 +10,7 @@ from transformers import CONFIG_MAPPING, AutoModelForSequenceClassification
 from agentrl.chat.template import Template
 from agentrl.config.schema import Reward, RewardModel, RewardNetwork
 from agentrl.core.errors import InfraError, UserError
-from agentrl.rewards import Scorer
+from agentrl.rewards.scorer import Scorer
 from agentrl.training.model.reward_model import Conversations, Judge, RewardWorker
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 from tests.chat.realia import template, tokenizer

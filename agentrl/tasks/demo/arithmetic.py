@@ -12,16 +12,14 @@ the demonstrations with k kinds of slips are right at the first attempt.
 
 import random
 import re
-from pathlib import Path
 from typing import ClassVar
 
-import yaml
-
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_beside
 from agentrl.core.points import task
 from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
-TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+TEXTS = read_beside(__file__, "arithmetic.yaml")
 """Names, items, and pairs of a question and the expression that solves it, by their slots."""
 SLIPS = ("operator", "operand", "copy", "parrot")
 

@@ -7,10 +7,8 @@ balance first.
 
 import random
 from dataclasses import dataclass
-from pathlib import Path
 
-import yaml
-
+from agentrl.core.foreign import read_beside
 from agentrl.core.points import task
 from agentrl.tasks.demo.base import Problem, Script, Task, call, say
 
@@ -18,7 +16,7 @@ ACCOUNTS = ("checking", "savings", "rent", "travel", "food", "garden", "gifts", 
 Balances = dict[str, int]
 
 
-KINDS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+KINDS = read_beside(__file__, "bank.yaml")
 
 
 @dataclass(frozen=True)

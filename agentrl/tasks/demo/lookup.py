@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-import yaml
-
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_beside
 from agentrl.core.points import task
 from agentrl.core.resources import find
 from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
-TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+TEXTS = read_beside(__file__, "lookup.yaml")
 """Parts of names, crafts; questions, each with the field of the answer and whether the mayor leads to the town."""
 
 

@@ -8,12 +8,10 @@ import random
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
-import yaml
-
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_beside
 from agentrl.core.points import task
 from agentrl.tasks.demo.base import Option, Problem, Script, Task, call, say
 
@@ -45,7 +43,7 @@ RESULTS: dict[str, Callable[[Numbers], Numbers]] = {
     "sort -n in.txt | tail -n 1 > out.txt": lambda numbers: [max(numbers)],
 }
 """Command -> the numbers that out.txt then holds."""
-TEXTS = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+TEXTS = read_beside(__file__, "terminal.yaml")
 CHORES = [Chore(tuple(words), command, RESULTS[command]) for command, words in TEXTS["chores"].items()]
 
 

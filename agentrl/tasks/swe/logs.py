@@ -5,11 +5,10 @@ Invariant: a name's last line counts, and lines of a later pattern come after th
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import yaml
+from agentrl.core.foreign import read_beside
 
-RULES = yaml.safe_load((Path(__file__).parent / "rules.yaml").read_text(encoding="utf-8"))
+RULES = read_beside(__file__, "rules.yaml")
 PASSED, SKIPPED = {"PASSED", "XFAIL", "ok", "OK", "PASS"}, {"SKIPPED", "skipped", "SKIP"}
 FAIL_TO_PASS, PASS_TO_PASS = "FAIL_TO_PASS", "PASS_TO_PASS"
 COLOURS = re.compile(r"\x1b\[[\d;]*m|\r")

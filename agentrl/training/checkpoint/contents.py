@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import astuple, fields
+from dataclasses import asdict, astuple, fields
 from functools import lru_cache
 from hashlib import blake2b, file_digest
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any
 
 import yaml
 
-from agentrl.config import to_yaml
 from agentrl.config.given import given_objects, is_given
 from agentrl.core.errors import UserError
 from agentrl.core.foreign import read_yaml
@@ -52,7 +51,7 @@ Contents = dict[str, list[Digest]]
 
 def contents_of(config: Any, objects: Any = None) -> Contents:
     """The content of each input that `config` and the caller's `objects` name."""
-    found = {key: list(_digests(key, value)) for key, value in _leaves("", read_yaml(to_yaml(config)))}
+    found = {key: list(_digests(key, value)) for key, value in _leaves("", asdict(config))}
     passed = () if objects is None else ((field.name, getattr(objects, field.name)) for field in fields(objects))
     found |= {name: list(_of_object(value)) for name, value in passed if value is not None}
     for key, item in given_objects(config):

@@ -9,20 +9,17 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from agentrl.config.keys import Key, ancestors, schema_keys
 from agentrl.config.names import destination, written
 from agentrl.core.compatibility import Written
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_beside
 from agentrl_verl.reading.distilling import distill
 from agentrl_verl.reading.program_settings import Source
 from agentrl_verl.reading.versions import VERSIONS, Version, find_version
 
-TABLE = Path(__file__).with_name("defaults.yaml")
 MARK = "verl_defaults"
 """The key of our files that stand for verl's: the name of verl's file."""
 BATCH, MINI_BATCH = "data.train_batch_size", "actor.ppo_mini_batch_size"
@@ -40,7 +37,7 @@ NO_LIMIT = 1_000_000
 @cache
 def table() -> Mapping[str, Any]:
     """The table as it is written."""
-    found: Mapping[str, Any] = yaml.safe_load(TABLE.read_text(encoding="utf-8"))
+    found: Mapping[str, Any] = read_beside(__file__, "defaults.yaml")
     return found
 
 

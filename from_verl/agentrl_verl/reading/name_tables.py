@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from agentrl.config.names import read_table
 from agentrl.core.compatibility import Rename
+from agentrl.core.foreign import read_beside
 
 FOLDER = Path(__file__).parent
 
@@ -21,5 +20,5 @@ def renames() -> Mapping[str, Rename]:
 @cache
 def meanings() -> Mapping[str, str]:
     """What differs from verl, by key or key=value."""
-    found: Mapping[str, str] = yaml.safe_load((FOLDER / "meanings.yaml").read_text(encoding="utf-8"))
+    found: Mapping[str, str] = read_beside(__file__, "meanings.yaml")
     return found

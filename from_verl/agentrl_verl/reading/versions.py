@@ -8,12 +8,10 @@ from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
-import yaml
-
 from agentrl.config.keys import ancestors
 from agentrl.core.errors import UserError
+from agentrl.core.foreign import read_beside
 
-SPANS = Path(__file__).with_name("versions.yaml")
 VERSIONS = ("0.4", "0.5", "0.6", "0.7", "0.8", "0.9")
 """Those whose defaults are known, oldest first."""
 VARIABLE = "AGENTRL_VERL_VERSION"
@@ -101,7 +99,7 @@ def _span(name: str, section: str) -> tuple[str, ...]:
 @cache
 def spans(section: str) -> Mapping[str, tuple[str, ...]]:
     """By program and key of a section: the versions that have it."""
-    table = yaml.safe_load(SPANS.read_text(encoding="utf-8"))
+    table = read_beside(__file__, "versions.yaml")
     return dict(_each(table["programs"])) | dict(_each(table.get(section, {})))
 
 

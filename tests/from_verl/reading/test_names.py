@@ -29,9 +29,9 @@ def outcome_of(path: str, value: object) -> str:
     return found.path if written(found.value) == written(value) else f"{found.path}={written(found.value)}"
 
 
-@pytest.mark.parametrize(("path", "text", "outcome"), CASES, ids=lambda part: str(part)[:60])
-def test_every_key_of_the_guides(path: str, text: str, outcome: str) -> None:
-    assert outcome_of(path, yaml.safe_load(text)) == outcome
+def test_every_key_of_the_guides() -> None:
+    found = [(path, text, outcome_of(path, yaml.safe_load(text))) for path, text, _ in CASES]
+    assert [case for case in found if case not in CASES] == []
 
 
 def test_the_list_is_whole() -> None:

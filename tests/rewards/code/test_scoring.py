@@ -19,10 +19,11 @@ from agentrl.config.schema import Config, Data, Reward
 from agentrl.config.validate import validate
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.sandbox import Sandbox
-from agentrl.rewards import Scorer, load_reward_function
 from agentrl.rewards.checks import RUN
 from agentrl.rewards.code import compute_score
+from agentrl.rewards.function import load_reward_function
 from agentrl.rewards.ready_made import known_source
+from agentrl.rewards.scorer import Scorer
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
