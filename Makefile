@@ -8,7 +8,7 @@
 #   make lock      constraints.txt from pyproject.toml           make test-agents   agent programs, environments
 #   make reference the generated pages of docs/                  make test-engines  real SGLang and vLLM servers
 #   make same-loss training is bit for bit as in BASE=COMMIT     make test-newest   the newest packages
-#   make models    docs/models.md: every family, measured
+#   make models    docs/models.md: every family, measured        make test-oldest   the oldest packages that work
 #
 # PYTHON picks the interpreter (3.11 or later), TORCH another build of PyTorch, TORCH_CPU_INDEX the package index that
 # PyTorch's own installation page names for CPU builds. CONSTRAINTS= installs the newest packages that pyproject.toml
@@ -39,7 +39,7 @@ UV := uv==0.13.9
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: help venv setup demo tiny code terminal test check unit same-loss test-slow test-docker test-agents test-engines test-newest lock reference models bench clean
+.PHONY: help venv setup demo tiny code terminal test check unit same-loss test-slow test-docker test-agents test-engines test-newest test-oldest lock reference models bench clean
 .DELETE_ON_ERROR:
 
 help:

@@ -58,3 +58,16 @@ test-engines: $(VENV)/.test
 # newest release for Linux has gigabytes of CUDA.
 test-newest:
 	$(MAKE) test VENV=.venv-newest CONSTRAINTS= PIP_OPTIONS='--upgrade --upgrade-strategy eager'
+
+# The lowest versions that pyproject.toml allows of the packages that it names, in a separate environment. PyTorch keeps
+# the version of TORCH: its older releases for Linux have gigabytes of CUDA, and no build for the CPU on pip's index.
+.venv-oldest/constraints.txt: pyproject.toml
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
+	@echo "$(TORCH)" | $(@D)/bin/uv pip compile --quiet --resolution lowest-direct --python $(@D)/bin/python --extra test \
+		--no-annotate --custom-compile-command "make test-oldest" pyproject.toml - --output-file $@
+
+test-oldest: .venv-oldest/constraints.txt
+	$(MAKE) setup VENV=.venv-oldest CONSTRAINTS=$<
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= .venv-oldest/bin/python -m pytest -q -n logical --maxprocesses 4 \
+		--dist loadfile --no-loadscope-reorder

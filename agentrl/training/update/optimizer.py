@@ -220,7 +220,8 @@ class Optimizer:
     def _make_state(self, names: set[str]) -> None:
         """Have the rules make the state of parameters, by a step without effect."""
         for rule in self.rules:
-            rule.state.clear()
+            if not isinstance(rule, torch.optim.Adagrad):  # PyTorch 2.11 makes its state at first alone
+                rule.state.clear()
         self._set_lr(0.0)
         for name in names:
             parameter = self.shards[name].parameter
