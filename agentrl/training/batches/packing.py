@@ -122,7 +122,7 @@ def place_rewards(batch: Batch, trajectories: Sequence[Trajectory], turn_weights
 
 
 def total_rewards(trajectory: Trajectory, turn_weights: Mapping[str, float]) -> list[float]:
-    """The sum of all rewards of each side of a scored trajectory, as placed on its tokens; one where it has no sides."""
+    """The sum of all rewards of each side of a scored trajectory, as placed on its tokens; without sides one sum."""
     several = trajectory.side_rewards
     totals = [reward + trajectory.length_penalty for reward in several] or [trajectory.reward or 0.0]
     sides = {turn: ledger.side for ledger in trajectory.outlines for turn in ledger.turn_ends if several}
