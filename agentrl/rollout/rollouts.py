@@ -183,7 +183,7 @@ class Rollouts:
         env = self.env
         shared = [kept.close for kept in env.shared.values() if hasattr(kept, "close")]
         scorers = [] if self.scheduler.scorer is None else [self.scheduler.scorer]
-        held = (self.sandbox, env.interactions, env.tools, *scorers, self.tasks, self.engine)
+        held: tuple[Any, ...] = (self.sandbox, env.interactions, env.tools, *scorers, self.tasks, self.engine)
         async with AsyncExitStack() as stack:  # what is named last is closed first
             for close in shared:
                 (stack.push_async_callback if iscoroutinefunction(close) else stack.callback)(close)
