@@ -151,7 +151,9 @@ def open_trainer(config: Config, runtime: Runtime, objects: UserObjects = NO_OBJ
     total, tokenizer = splits.total_steps, runtime.tokenizer
     record = record_text(contents, total)
     makes = runtime.isolated
-    with RunTracker(config, total, start, rollouts.decode, phases, tokenizer, record=record, isolated=makes) as tracker:
+    with RunTracker(
+        config, total, start, rollouts.env.chat.decode, phases, tokenizer, record=record, isolated=makes
+    ) as tracker:
         tracker.view.watch(rollouts.tasks.phases)
         tracker.record_start(runtime.start_times.metrics())
         advantages = advantages_of(config, kl, tracker.record_advantages)

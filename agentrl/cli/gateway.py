@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
         from agentrl.gateway.standalone import OpenGateway, serve
 
         runtime.publish_weights(0)
-        rollout, kept = config.rollout, Appended(Path(args.out), runtime.rollouts.decode)
+        rollout, kept = config.rollout, Appended(Path(args.out), runtime.rollouts.env.chat.decode)
         filters = {name: getattr(rollout, name) for name in FILTERS}
         sampling = Sampling(model_length(config), rollout.temperature, seed=config.trainer.seed, **filters)
         env, folder = runtime.rollouts.env, Path(f"{args.out}.sessions")

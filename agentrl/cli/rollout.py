@@ -68,9 +68,9 @@ def run(args: argparse.Namespace) -> None:
         sample = runtime.rollouts.sample if args.split == "train" else runtime.rollouts.validate
         trajectories = sample(rows, 0, lambda _: None)
         for trajectory in trajectories:
-            console.print(conversation(trajectory, runtime.rollouts.decode))
+            console.print(conversation(trajectory, runtime.rollouts.env.chat.decode))
         if args.out:
-            write_trajectories(Path(args.out), 0, trajectories, runtime.rollouts.decode)
+            write_trajectories(Path(args.out), 0, trajectories, runtime.rollouts.env.chat.decode)
     if config.reward is not asked.reward:
         console.print("[dim]no reward is configured: each reward is 0[/]")
     metrics = rollout_metrics(trajectories)

@@ -132,12 +132,13 @@ def _constant(config: Config, size: Size, processes: int, device: torch.device) 
     width = BYTES[model.dtype]
     frozen = size.parameters if model.lora_rank else 0
     stored = width if model.lora_rank else MASTER
+    adapted = size.trained * max(len(model.policies), 1)  # one policy is updated after the other: gradients of one
     on_gpu = kind != "cuda" or not actor.fsdp_config.offload_policy or processes == 1
     rule = "AdamW" if optimizer_name(actor.optim) == "adamw" else actor.optim.optimizer
     found = {
-        "weights": on_gpu * (frozen * width + size.trained * MASTER) / processes,
+        "weights": on_gpu * (frozen * width + adapted * MASTER) / processes,
         "gradients": on_gpu * size.trained * MASTER / processes,
-        rule: moment_bytes(actor, kind) * size.trained / processes,
+        rule: moment_bytes(actor, kind) * adapted / processes,
         "logits": CHUNKS[kind] * GIB,
     }
     if LIBRARIES[kind]:

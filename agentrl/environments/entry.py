@@ -67,16 +67,6 @@ class EnvironmentEntry:
         """Seconds for a reset or a step."""
         return STEP if self.timeout is None else self.timeout
 
-    @property
-    def runs_the_model(self) -> bool:
-        """Whether the environment itself asks the model. Raises UserError."""
-        return runs_the_model(ENVIRONMENT_KINDS.get(self.kind, f"environment {self.name}"))
-
-    @property
-    def brings_rows(self) -> bool:
-        """Whether the environment brings rows. Raises UserError."""
-        return brings_rows(ENVIRONMENT_KINDS.get(self.kind, f"environment {self.name}"))
-
     def make(self) -> Any:
         """An environment. Raises UserError."""
         return ENVIRONMENT_KINDS.make(self.kind, f"environment {self.name}", self.id, self.kwargs, **self.options)

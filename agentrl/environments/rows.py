@@ -11,7 +11,7 @@ from functools import cache
 
 from agentrl.config.schema import Data
 from agentrl.core.errors import UserError
-from agentrl.core.points import row_source
+from agentrl.core.points import ENVIRONMENT_KINDS, brings_rows, row_source, runs_the_model
 from agentrl.data.lazy import LazyRows
 from agentrl.environments.entry import EnvironmentEntry, read_entry
 from agentrl.environments.outside import tasks_of
@@ -62,12 +62,13 @@ def environment_rows(argument: str, *, data: Data) -> Sequence[Row]:
     if not name:
         raise UserError("env: names no environment: write env:NAME, a name in data.environment_config_path")
     entry = read_entry(data.environment_config_path, name)
-    if entry.brings_rows:
+    kind = ENVIRONMENT_KINDS.get(entry.kind, f"environment {name}")
+    if brings_rows(kind):
         brought: Sequence[Row] = entry.make().rows(entry, held_out)
         return brought
     middle = entry.first_seed + entry.rows
     numbers = range(middle, middle + entry.val_rows) if held_out else range(entry.first_seed, middle)
-    if entry.runs_the_model:
+    if runs_the_model(kind):
         return EntryRows(entry, numbers, argument, tasks_once(json.dumps(entry.to_json())))
     try_once(json.dumps(entry.to_json()))
     return EntryRows(entry, numbers, argument)

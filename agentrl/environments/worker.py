@@ -15,6 +15,7 @@ import tempfile
 import time
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -218,17 +219,15 @@ class ProgramProcess:
 
     def last_words(self) -> str:
         """The last line of its output."""
-        try:
+        with suppress(OSError):
             return last_line(tail(self.log, 10_000)) or "it wrote nothing"
-        except OSError:
-            return "it wrote nothing"
+        return "it wrote nothing"
 
 
 def _has_handle(stream: Any) -> bool:
-    try:
+    with suppress(AttributeError, OSError, ValueError):  # a notebook's, or a test's
         return bool(stream.fileno() >= 0)
-    except (AttributeError, OSError, ValueError):  # a notebook's, or a test's
-        return False
+    return False
 
 
 def _end(process: "subprocess.Popen[bytes]", folder: Path) -> None:

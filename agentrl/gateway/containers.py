@@ -7,6 +7,7 @@ from typing import Any
 
 from agentrl.containers.contract import Container, ContainerSpec
 from agentrl.core.clocks import uncounted
+from agentrl.core.tasks import cancelled
 from agentrl.gateway.process import KEPT_OUTPUT_BYTES, Ended
 
 Until = Callable[[], Awaitable[Any]]
@@ -60,6 +61,4 @@ async def run_in(container: Container, words: Sequence[str], env: Mapping[str, s
         done = command.result()
         return Ended(done.code, done.output[-KEPT_OUTPUT_BYTES:])
     finally:
-        over.cancel()
-        command.cancel()
-        await asyncio.wait([command])
+        await cancelled([command, over])

@@ -104,8 +104,10 @@ class OnlineAgent(AgentLoop):
 
     async def run(self, trajectory: Trajectory, sampling: Sampling) -> None:
         config, shared = self.env.settings, self.env.shared
-        if trajectory.validates or has_rollout_workers(config.trainer, config.rollout):
-            raise UserError("sessions: is for data.train_files alone, and for rollout.agent.num_workers=0")
+        others = trajectory.validates or "address" not in trajectory.row.extra_info
+        if others or has_rollout_workers(config.trainer, config.rollout):
+            fix = "set data.train_files=sessions:PORT and rollout.agent.num_workers=0"
+            raise UserError(f"agent online is for training rows of sessions: alone: {fix}")
         if trajectory.sample == config.rollout.n:
             raise UserError(f"algorithm.adv_estimator={config.algorithm.adv_estimator}: sessions have no greedy answer")
         self.env.engine.release(trajectory.key)  # a deterministic engine would wait for a request

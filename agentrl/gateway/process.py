@@ -16,6 +16,7 @@ from typing import Any
 
 from agentrl.core.errors import last_line
 from agentrl.core.outputs import tail
+from agentrl.core.tasks import cancelled
 from agentrl.engines.servers import watchdog
 
 PASSED_VARIABLES = (
@@ -63,8 +64,7 @@ async def run_command(
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         ended = waits[0].done()
     finally:
-        for wait in waits:
-            wait.cancel()
+        await cancelled(waits)
         await _stop(process)
     code = process.returncode if ended else None
     if code is not None and code > 192:  # the watchdog passes on -9, say, which a shell reads as 247

@@ -92,7 +92,7 @@ def read_program(entry: Mapping[str, Any], file: Path) -> AgentProgram:
         max_concurrent=int(fields.number("max_concurrent", 0)) or None,
         max_starting=int(fields.number("max_starting", 0)) or AgentProgram.max_starting,
         session=read_settings(entry, where, file.parent),
-        host=str(entry["host"]) if "host" in entry else None,
+        host=fields.text("host"),
         port=port,
     )
 
@@ -102,6 +102,8 @@ def _check_keys(entry: Mapping[str, Any], where: str) -> None:
         raise UserError(f"{where}: write either command or python; image goes with command")
     if "container" in entry and (entry["container"] != "task" or "command" not in entry or "image" in entry):
         raise UserError(f"{where}: container: write `container: task`, and a command that runs in the row's container")
+    if "sessions" in entry and (entry["name"] != "online" or not entry.keys().isdisjoint(STARTED)):
+        raise UserError(f"{where}: sessions: name it online, without {', '.join(STARTED)}: clients bring the agent")
     known = (*KEYS, *CONTAINER_KEYS) if "image" in entry else KEYS
     for key in entry.keys() - set(known):
         if key in CONTAINER_KEYS:
@@ -138,12 +140,12 @@ def _folder(entry: Mapping[str, Any], where: str) -> str:
 def _container(fields: Fields) -> ContainerSpec:
     require_docker()
     return ContainerSpec(
-        str(fields.get("image")),
+        fields.text("image") or "",
         cpus=fields.number("cpus", 0) or CPUS,
         memory_mb=fields.size("memory") or MEMORY_MB,
         processes=int(fields.number("processes", 0)) or ContainerSpec.processes,
         entrypoint=False,  # it runs the program
-        network=str(fields.get("network") or OWN_NETWORK),
+        network=fields.text("network") or OWN_NETWORK,
     )
 
 

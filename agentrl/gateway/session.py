@@ -43,16 +43,15 @@ MAX_REPEATS = 2
 MAX_WAITING = 256
 """Concurrent requests of one rollout; the client of a further one is asked to send it later."""
 
-LAST_ANSWERS, MAX_REWARDS, LAST_OTHERS = 16, 4096, 64
-"""Answers that a client gets again where they were lost; rewards that it may post; conversations with other servers."""
+LAST_ANSWERS, LAST_OTHERS = 16, 64
+"""Answers that a client gets again where they were lost; conversations with other servers."""
 
 
 @dataclass
 class AgentSession:
     """Answers one agent's requests and records them in its trajectory. Belongs to one event loop.
 
-    `record` gets each turn and each reward, as its journal has them, before it counts. `rewards`: those that its client
-    has posted.
+    `record` gets each turn and each reward, as its journal has them, before it counts.
     """
 
     trajectory: Trajectory
@@ -73,7 +72,6 @@ class AgentSession:
     requests: int = 0
     attempts: int = 0
     """Answers drawn: several for a request whose answers do not fit its format."""
-    rewards: int = 0
     waiting: int = 0
     """Requests without an answer yet."""
     others: list[tuple[str, list[Any], Any]] = field(default_factory=list)
@@ -349,10 +347,7 @@ class AgentSession:
         """A reward that the client posts. Raises Refused."""
         if not self.settings.rewards:
             raise Refused("rewards: this run's reward function gives them; with `rewards: true` an agent may")
-        if self.rewards == MAX_REWARDS:
-            raise Refused(f"this rollout has had {MAX_REWARDS} rewards", "busy")
         self.record({"reward": place_reward(body, self.trajectory, self.tree)})
-        self.rewards += 1
 
     def restore(self, journal: Path) -> None:
         """Go on where a journal ends."""

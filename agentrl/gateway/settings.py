@@ -11,6 +11,7 @@ from agentrl.core.user_code import UserFunction
 from agentrl.gateway.request import Body
 from agentrl.http.client import Http
 from agentrl.http.serving import MAX_BODY_BYTES
+from agentrl.tasks.harbor.fields import Fields
 from agentrl.tools.mcp.spec import with_variables
 from agentrl.trajectory.message import Message
 
@@ -77,19 +78,22 @@ def read_settings(entry: Mapping[str, Any], where: str, folder: Path) -> Session
 def _role(name: str, about: Mapping[str, Any], where: str, folder: Path) -> Role:
     if not isinstance(about, Mapping) or about.keys() - set(ROLE_KEYS):
         raise UserError(f"{where}: {name}: write a mapping with some of {', '.join(ROLE_KEYS)}")
-    about = with_variables(dict(about), where)
-    sampling = {key: about[key] for key in AGENT_SAMPLING if key in about}
-    if not all(isinstance(value, int | float) and value >= 0 for value in sampling.values()):
-        raise UserError(f"{where}: {name}: write numbers after {' and '.join(AGENT_SAMPLING)}")
-    url, train = about.get("base_url"), about.get("train")
+    fields, train = Fields(with_variables(dict(about), where), f"{where}: {name}"), about.get("train")
+    url, model, key = fields.text("base_url"), fields.text("model"), fields.text("api_key")
+    sampling = {each: fields.number(each, 0) for each in AGENT_SAMPLING if each in about}
+    needless = (*AGENT_SAMPLING, "train") if url else ("model", "api_key")
+    if useless := [each for each in needless if about.get(each, False) is not False]:
+        raise UserError(f"{where}: {name}: leave out {useless[0]}: no effect {'with' if url else 'without'} base_url")
     server = Http(url, largest=MAX_BODY_BYTES) if url else None
     trained = train is not False if isinstance(train, bool | None) else function(train, f"{where}: train", folder)
-    return Role(name, trained, sampling, server, about.get("model", name), str(about.get("api_key", "")))
+    return Role(name, trained, sampling, server, model or name, key or "")
 
 
 def function(path: Any, where: str, folder: Path) -> UserFunction:
     """The function `module.name`, whose file may be in `folder`. Raises UserError."""
     module, _, name = str(path).replace(":", ".").rpartition(".")
+    if not module:
+        raise UserError(f"{where}: {path!r} names no function: write file.function, or module.function")
     own = folder / f"{module.removesuffix('.py')}.py"
     found = load_attribute(str(own) if own.is_file() else module, name, what=where)
     if not callable(found):

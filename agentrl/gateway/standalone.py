@@ -113,7 +113,8 @@ class OpenGateway(Gateway):
         if end:
             session.record({"end": ENDED})
             session.close(ENDED)
-        self.changed(journal.parent)
+        if session.closed:  # no other one is complete, and reading all turns for each reward would add up
+            self.changed(journal.parent)
 
     def journal(self, key: str | None) -> Path:
         """The file of a key's session. Raises Refused."""

@@ -27,23 +27,6 @@ OnDone = Callable[[Trajectory], None]
 SamplingOf = Callable[[Trajectory], Sampling]
 
 
-class Unscored:
-    """A scorer for trajectories whose rewards are computed elsewhere."""
-
-    async def score(self, trajectory: Trajectory) -> None:
-        """Nothing: the reward stays None."""
-
-    def expect(self, keys: Sequence[str]) -> None:
-        """Nothing to prepare."""
-
-    async def close(self) -> None:
-        """Nothing runs."""
-
-
-UNSCORED = Unscored()
-TrajectoryScorer = Scorer | Unscored
-
-
 @dataclass
 class BatchRun:
     """Trajectories that are made together."""
@@ -52,7 +35,8 @@ class BatchRun:
     """A finished trajectory replaces its job, which has the same key."""
     sampling: SamplingOf
     on_done: OnDone
-    scorer: TrajectoryScorer
+    scorer: Scorer | None
+    """None: rewards are computed elsewhere."""
     scored: bool = True
     """Whether the batch waits for its scores; `settle` waits for them otherwise."""
     compared: bool = True
@@ -67,7 +51,7 @@ class BatchRun:
 class BatchScheduler(ABC):
     """Turns rows into scored trajectories. Belongs to one event loop."""
 
-    scorer: TrajectoryScorer
+    scorer: Scorer | None
     max_concurrent: int
     """Trajectories that run at the same time."""
     stop: StopRequest = field(default_factory=StopRequest)
@@ -158,7 +142,8 @@ class BatchScheduler(ABC):
 
     async def score(self, batch: BatchRun, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
         """Score a trajectory, then call `on_done`."""
-        await batch.scorer.score(trajectory)
+        if batch.scorer is not None:
+            await batch.scorer.score(trajectory)
         on_done(trajectory)
         return trajectory
 

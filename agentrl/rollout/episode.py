@@ -9,7 +9,7 @@ Invariants:
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import chain
@@ -138,7 +138,7 @@ class Episode:
         drawn: list[int] = []
         lead = self.ledger.ids[-LEAD_TOKENS:]
         finish: FinishReason | None = None
-        with self.span("generate"):
+        with recorded(self.trajectory, "generate"):
             while finish is None or (finish == "abort" and self.room > 0):
                 request, ledger = self._request(len(drawn)), self.ledger
                 generation = await self.env.engine.generate(
@@ -168,10 +168,6 @@ class Episode:
         last = self.ledger.ids[-1]
         segments = self.env.chat.observation(messages, closed=closed, tools=self.schemas, last=last, history=history)
         self._append(segments, media_of(messages))
-
-    def span(self, kind: SpanKind) -> AbstractContextManager[None]:
-        """Record the time of the body, and apart from it the wait before it begins."""
-        return recorded(self.trajectory, kind)
 
     def _say(self, messages: Sequence[Message]) -> None:
         self.messages.extend(messages)

@@ -15,7 +15,7 @@ from agentrl.core.blocking import Heartbeat
 from agentrl.core.errors import InfraError, UserError
 from agentrl.core.tasks import Tasks, cancelled
 from agentrl.engines.engine import Sampling
-from agentrl.rollout.batch_scheduler import UNSCORED, BatchRun
+from agentrl.rollout.batch_scheduler import BatchRun
 from agentrl.rollout.gc_control import deferred_collection, trim_heap
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.trajectory.row import Row
@@ -77,7 +77,7 @@ class GroupJobs:
         """Put each trajectory into `finished`, and None at the end. Raises copies, because not every error can
         travel."""
         jobs = [Trajectory(job.row, key, sample) for key, (sample, _) in job.trajectories.items()]
-        scorer, add = self.scheduler.scorer if job.scored else UNSCORED, finished.put_nowait
+        scorer, add = self.scheduler.scorer if job.scored else None, finished.put_nowait
         try:
             await self.scheduler.make(
                 BatchRun(jobs, lambda each: job.trajectories[each.key][1], add, scorer, concurrent=True)

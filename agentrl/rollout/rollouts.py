@@ -20,7 +20,7 @@ from agentrl.engines.engine import Engine, Sampling
 from agentrl.engines.teachers import ServerTeacher
 from agentrl.rewards.scorer import Scorer
 from agentrl.rollout.async_sampling import AsyncSampling
-from agentrl.rollout.batch_scheduler import UNSCORED, BatchScheduler, OnDone, TrajectoryScorer
+from agentrl.rollout.batch_scheduler import BatchScheduler, OnDone
 from agentrl.rollout.building import check_format, check_scores, rollout_context, sandbox_for, scored_together, scorer
 from agentrl.rollout.cache_watch import CacheWatch
 from agentrl.rollout.first_token import CANDIDATES
@@ -71,8 +71,8 @@ class Rollouts:
         self.sandbox = sandbox_for(config)
         self.env = rollout_context(config, tokenizer, engine, self.sandbox, objects)
         check_format(self.env, config.rollout.multi_turn.format)
-        judging = scorer(config, tokenizer, self.sandbox, judge, objects) if scored else UNSCORED
-        if isinstance(judging, Scorer):
+        judging = scorer(config, tokenizer, self.sandbox, judge, objects) if scored else None
+        if judging is not None:
             check_scores(self.env, judging)
         self._unscored: list[Trajectory] = []
         self.cache = CacheWatch(engine)
@@ -172,10 +172,6 @@ class Rollouts:
         schemas = self._loop_for(row).prompt_tools(row, self.env.tools)
         return len(self.env.chat.prompt(self.env.chat.see(row.prompt), schemas))
 
-    def decode(self, ids: Sequence[int]) -> str:
-        """Text of tokens, special ones included."""
-        return self.env.chat.decode(ids)
-
     def close(self) -> None:
         """Stop engine, tools, interactions and sandbox; if one fails, the others still stop."""
         if self.background is not None:
@@ -186,14 +182,15 @@ class Rollouts:
         """Close on the event loop."""
         env = self.env
         shared = [kept.close for kept in env.shared.values() if hasattr(kept, "close")]
-        held = (self.sandbox, env.interactions, env.tools, self.scheduler.scorer, self.tasks, self.engine)
+        scorers = [] if self.scheduler.scorer is None else [self.scheduler.scorer]
+        held: tuple[Any, ...] = (self.sandbox, env.interactions, env.tools, *scorers, self.tasks, self.engine)
         async with AsyncExitStack() as stack:  # what is named last is closed first
             for close in shared:
                 (stack.push_async_callback if iscoroutinefunction(close) else stack.callback)(close)
             for part in held:
                 stack.push_async_callback(part.close)
 
-    def _scheduler(self, scorer: TrajectoryScorer) -> BatchScheduler:
+    def _scheduler(self, scorer: Scorer | None) -> BatchScheduler:
         rollout = self.config.rollout
         if self.workers:
             return WorkerScheduler(

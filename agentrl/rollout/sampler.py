@@ -26,14 +26,14 @@ from agentrl.rollout.window import StepTiming, staleness_metrics
 from agentrl.tracking.estimates import estimates
 from agentrl.tracking.metrics import rollout_metrics, validation_metrics
 from agentrl.tracking.run_tracker import Metrics, RunTracker
-from agentrl.training.batches.packing import total_reward
+from agentrl.training.batches.packing import total_rewards
 from agentrl.trajectory.drops import check_drops, while_sampling
 from agentrl.trajectory.trajectory import Trajectory
 
 # What verl calls the score itself, in its several versions.
 SCORE = ("score", "seq_reward", "seq_final_reward")
 
-ScoreFn = Callable[[Trajectory], float]
+ScoreFn = Callable[[Trajectory], Sequence[float]]
 OnFinishedGroups = Callable[[int, Mapping[int, Trajectory], int], object]
 """Gets a step, the trajectories of its batch that are finished, by index, group by group, and its number of groups."""
 
@@ -79,7 +79,7 @@ class Sampler:
         self.config, self.rollouts, self.stream, self.tracker = config, rollouts, stream, tracker
         self.begin = rollouts.begin if config.trainer.max_staleness > 0 else None
         """Begins a batch ahead of its step; None: a step samples its own."""
-        self.score: ScoreFn = partial(total_reward, turn_weights=config.reward.turn_weights)
+        self.score: ScoreFn = partial(total_rewards, turn_weights=config.reward.turn_weights)
         self.clock, self.on_finished_groups = clock, on_finished_groups
         self._waited, self._last, self._spare = 0.0, math.nan, False
 
@@ -121,7 +121,7 @@ class Sampler:
             groups.greedy = {t.row.uid: t for t in greedy}
         answers = [answer for uid, answer in groups.greedy.items() if uid in rows]
         check_drops(answers, self.config.rollout.max_infra_drop_share)  # without a baseline, a prompt is not learned
-        groups.baselines = {t.row.uid: self.score(t) for t in answers if t.trainable}
+        groups.baselines = {t.row.uid: self.score(t)[0] for t in answers if t.trainable}
         groups.metrics["rollout/baseline_mean"] = sum(groups.baselines.values()) / max(len(groups.baselines), 1)
 
     def _sample_until_enough_differ(self, step: int, groups: Groups) -> None:
@@ -269,21 +269,25 @@ def kept_groups(
 ) -> dict[str, list[Trajectory]]:
     """By row uid, the groups that the filter `keep` takes by the `metric` of their scored trajectories.
 
-    `score` gives a trajectory's score, turn rewards included. Raises UserError when a reward function does not
-    return the metric, and for a filter that is not there or fails.
+    `score` gives the scores of a trajectory's sides, turn rewards included: a group is kept where the filter takes it
+    for any side. Raises UserError when a reward function does not return the metric, and for a filter that is not there
+    or fails.
     """
     groups = grouped(trajectories, lambda trajectory: trajectory.row.uid)
-    values = {uid: [_value(t, metric, score) for t in group if t.scored] for uid, group in groups.items()}
-    return {uid: group for uid, group in groups.items() if keeps(keep, values[uid], group)}
+    values = {
+        uid: zip(*(_values(t, metric, score) for t in group if t.scored), strict=False) for uid, group in groups.items()
+    }
+    return {uid: group for uid, group in groups.items() if any(keeps(keep, side, group) for side in values[uid])}
 
 
-def _value(trajectory: Trajectory, metric: str, score: ScoreFn) -> float:
+def _values(trajectory: Trajectory, metric: str, score: ScoreFn) -> list[float]:
+    """The metric: of each side, if it is the score."""
     if metric in SCORE:
-        return score(trajectory) - trajectory.length_penalty
+        return [value - trajectory.length_penalty for value in score(trajectory)]
     numbers = {name: value for name, value in trajectory.reward_extra.items() if isinstance(value, Real)}
     if metric not in numbers:
         known = ", ".join(dict.fromkeys(["score", *numbers]))
         raise UserError(
             f"algorithm.filter_groups.metric={metric}: no reward function returns such a number; take {known}"
         )
-    return float(numbers[metric])
+    return [float(numbers[metric])]

@@ -21,7 +21,7 @@ from functools import partial
 
 from agentrl.engines.engine import Sampling
 from agentrl.rollout.attempt import attempt
-from agentrl.rollout.batch_scheduler import BatchRun, BatchScheduler, OnDone, TrajectoryScorer, task_group
+from agentrl.rollout.batch_scheduler import BatchRun, BatchScheduler, OnDone, task_group
 from agentrl.rollout.episode import seed_for
 from agentrl.rollout.loops.base import AgentLoop, RolloutContext
 from agentrl.rollout.teachers import RowTeachers
@@ -51,7 +51,8 @@ class Scheduler(BatchScheduler):
     async def make(self, batch: BatchRun) -> None:
         """Run all jobs, at most `max_concurrent` at a time."""
         jobs, engine = batch.jobs, self.env.engine
-        batch.scorer.expect([job.key for job in jobs])
+        if batch.scorer is not None:
+            batch.scorer.expect([job.key for job in jobs])
         self.tasks.expect(job.row for job in jobs)
         width = len(jobs) if batch.concurrent else min(self.max_concurrent, len(jobs))
         waiting = iter(range(width, len(jobs)))
@@ -100,7 +101,7 @@ class Scheduler(BatchScheduler):
 
     async def score(self, batch: BatchRun, trajectory: Trajectory, on_done: OnDone = lambda _: None) -> Trajectory:
         """Score a trajectory, as its teacher does, end its container, compare it with the template, call `on_done`."""
-        scorers: list[TrajectoryScorer | RowTeachers] = [batch.scorer, *([self.teachers] if self.teachers else [])]
+        scorers = [each for each in (batch.scorer, self.teachers) if each is not None]
         try:
             await asyncio.gather(*(each.score(trajectory) for each in scorers))
         finally:

@@ -59,7 +59,7 @@ class WorkerScheduler(BatchScheduler):
         """Send each group to a worker, which also compares its trajectories with the template."""
         here = self.scored_here or not batch.scored
         made: dict[str, Trajectory] = {}
-        if here:
+        if here and self.scorer is not None:
             self.scorer.expect([job.key for job in batch.jobs])
         async with task_group() as group:
 

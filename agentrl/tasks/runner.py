@@ -225,8 +225,7 @@ def task_for(row: Row, containers: Containers) -> TaskFormat:
             fix = "register it by model.external_lib, and name it by its name"
             raise UserError(f"{key}={arguments['format']}: a row is data, and names no code by its path; {fix}")
         kind = TASK_FORMATS.get(arguments["format"], key)
-        reads_env = "pass_env" in keywords_of(kind)
-        passed = {"pass_env": containers.pass_env} if reads_env else {}
+        passed = {"pass_env": containers.pass_env} if "pass_env" in keywords_of(kind) else {}
         task: TaskFormat = TASK_FORMATS.make(arguments["format"], key, arguments, **passed)
     except UserError as error:
         raise UserError(f"{row.uid}: {error}") from None

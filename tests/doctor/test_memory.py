@@ -91,6 +91,9 @@ def test_what_costs_memory_counts(tmp_path: Path) -> None:
     lora = said("model.lora_rank=16")
     assert lora < plain - 15
     assert said("model.lora_rank=16", "model.lora_merge=false") == pytest.approx(lora + 3.2, abs=0.1)
+    whole = said("model.lora_rank=256")
+    adapter = said("model.lora_rank=512") - whole  # weights, gradients and two moments of four bytes
+    assert said("model.lora_rank=256", "model.policies=[a,b]") == pytest.approx(whole + adapter * 3 / 4, abs=0.1)
 
 
 def test_what_is_trained_takes_four_bytes_whatever_the_dtype(tmp_path: Path) -> None:

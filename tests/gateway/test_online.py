@@ -15,12 +15,13 @@ import openai
 import pytest
 
 from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
 from agentrl.engines.engine import Sampling
 from agentrl.gateway.journal import lines
-from agentrl.gateway.online import OnlineGateway, session_rows
+from agentrl.gateway.online import OnlineAgent, OnlineGateway, session_rows
 from agentrl.gateway.program import AgentProgram
 from agentrl.trajectory.trajectory import Trajectory
-from tests.rollout.scripted import environment, says
+from tests.rollout.scripted import environment, row, says
 
 pytestmark = pytest.mark.integration
 QUESTION = {"role": "user", "content": "What is 2 + 3 ?"}
@@ -126,6 +127,30 @@ async def test_a_group_takes_no_further_session(tmp_path: Path) -> None:
         await ask(gateway, "sum:c", [QUESTION])  # the next group with this name
         pair = [await taken(gateway, "1/sessions:0", sample) for sample in range(2)]
     assert [trajectory.extra["session"] for trajectory in pair] == ["sum:a", "sum:b"]
+
+
+async def test_a_session_has_any_number_of_rewards_and_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = list[Path]()
+    monkeypatch.setattr(OnlineGateway, "changed", lambda self, group: read.append(group))
+    async with online(tmp_path, "The answer is 5 .") as gateway:
+        await ask(gateway, "long", [QUESTION])
+        session = gateway.sessions["long"]
+        for number in range(5000):
+            session.reward({"reward": number / 5000, "answer": 0})
+        assert (await post(gateway, "long", "rewards", reward=0.5)).status_code == 200
+        assert read == []  # an open session completes no group
+        assert (await post(gateway, "long", "end")).status_code == 200
+        assert len(read) == 1
+        assert [turn.value for turn in session.trajectory.turn_rewards] == [4999 / 5000]
+
+
+async def test_only_rows_of_sessions_have_their_loop(tmp_path: Path) -> None:
+    env, _ = environment(says("The answer is 5 ."))
+    env = type(env)(**{**vars(env), "settings": Config()})
+    with pytest.raises(UserError, match="agent online is for training rows of sessions: alone"):
+        await OnlineAgent(env).run(Trajectory(row(), "1/r/0", 0), Sampling(64))
 
 
 async def test_a_later_session_with_a_key_draws_from_other_seeds(tmp_path: Path) -> None:

@@ -237,6 +237,13 @@ def test_mistakes_are_named_in_a_line(tmp_path: Path, entry: dict[str, object], 
         loop_class("mine", written(tmp_path, "", **entry))
 
 
+def test_two_entries_do_not_share_a_name(tmp_path: Path) -> None:
+    file = Path(written(tmp_path, ""))
+    file.write_text(f"{file.read_text()}\n- name: other\n  command: 'true'\n- name: mine\n  command: 'true'\n")
+    with pytest.raises(UserError, match="two of its entries have the same name: rename one; it has mine, other"):
+        loop_class("mine", str(file))
+
+
 def test_the_loop_alone_has_nothing_to_run(tmp_path: Path) -> None:
     env, _ = environment(says())
     with pytest.raises(UserError, match="name its entry in rollout.agent.agent_loop_config_path"):

@@ -135,18 +135,30 @@ async def test_a_matcher_finds_a_rewritten_history(tmp_path: Path) -> None:
         assert len(served.trajectory.ledgers) == ledgers
 
 
+URL = "http://localhost:1/v1"
+
+
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
         ({"sampling": "hot"}, "write run"),
         ({"models": ["a"]}, "a mapping of names after models"),
         ({"models": {"a": {"trane": True}}}, "write a mapping with some of train"),
-        ({"models": {"a": {"temperature": "hot"}}}, "write numbers after temperature"),
+        ({"models": {"a": {"temperature": "hot"}}}, "temperature is 'hot': write a number"),
+        ({"models": {"a": {"base_url": 5}}}, "models: a: base_url is 5: write a text"),
+        ({"models": {"a": {"base_url": URL, "model": 5}}}, "models: a: model is 5: write a text"),
+        ({"models": {"a": {"base_url": URL, "train": True}}}, "models: a: leave out train: no effect with base_url"),
+        ({"models": {"a": {"base_url": URL, "top_p": 1}}}, "models: a: leave out top_p: no effect with base_url"),
+        ({"models": {"a": {"model": "big"}}}, "models: a: leave out model: no effect without base_url"),
         ({"models": {"a": {"train": "mine.nothing"}}}, "has no 'nothing'"),
         ({"on_answer": "nowhere.function"}, "nowhere"),
+        ({"on_answer": None}, "on_answer: None names no function: write file.function"),
+        ({"host": 5}, "host is 5: write a text"),
+        ({"name": "mine"}, "sessions: name it online, without command"),
+        ({"command": "true"}, "sessions: name it online, without command"),
     ],
 )
 def test_a_bad_entry_is_one_line(tmp_path: Path, entry: dict[str, Any], why: str) -> None:
     (tmp_path / "mine.py").write_text(MINE)
     with pytest.raises(UserError, match=why):
-        read_program({"name": "mine", "sessions": True, **entry}, tmp_path / "agents.yaml")
+        read_program({"name": "online", "sessions": True, **entry}, tmp_path / "agents.yaml")

@@ -1,14 +1,17 @@
 """Which trajectories a step trains on: one batch of prompts, the groups that differ, and greedy baselines."""
 
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 
 from agentrl.config import compose
+from agentrl.config.schema import Reward
 from agentrl.core.errors import UserError
 from agentrl.data import Loader
 from agentrl.data.splits import Splits
 from agentrl.rollout.sampler import Sampler, kept_groups, stream_of
+from agentrl.training.batches.packing import total_rewards
 from agentrl.trajectory.drops import TooManyDrops
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory, TurnReward
@@ -183,13 +186,26 @@ def test_baselines_that_are_lost_count():
         sample(1)
 
 
+def test_a_group_in_which_any_policy_earns_differently_is_kept():
+    rows = [Row(uid, [], extra_info={"rewards": [0.0, 0.0]}) for uid in ("second", "turn", "same")]
+    made = Scripted().sample(rows, 1, None)
+    for trajectory in made:
+        trajectory.ledgers.append(ledger(1, 2))
+        trajectory.ledgers[1].side = 1
+        trajectory.side_rewards = [0.0, float(trajectory.key == "second/1")]
+    made[3].turn_rewards = [TurnReward(1, 1.0, "environment")]
+    score = partial(total_rewards, turn_weights=Reward().turn_weights)
+    assert {*kept_groups(made, "score", score)} == {"second", "turn"}
+    assert kept_groups(made, "acc", score) == {}
+
+
 def test_failures_do_not_make_a_group_differ():
     runtime = Scripted()
     rows = [
         Row("r0", [], extra_info={"rewards": [1.0, None, 1.0]}),
         Row("r1", [], extra_info={"rewards": [None, None]}),
     ]
-    assert kept_groups(runtime.sample(rows, 1, None), "score", lambda t: t.reward) == {}
+    assert kept_groups(runtime.sample(rows, 1, None), "score", lambda t: [t.reward]) == {}
 
 
 def test_remax_asks_for_one_greedy_answer_a_prompt():

@@ -4,7 +4,7 @@ import pytest
 
 from agentrl.core.clocks import began, listening
 from agentrl.rollout import episode as episodes
-from agentrl.rollout.episode import Episode
+from agentrl.rollout.episode import Episode, recorded
 from agentrl.trajectory.trajectory import Trajectory
 from tests.rollout.scripted import row
 
@@ -21,7 +21,7 @@ def spans(clock: list[float], *beginnings: float, end: float) -> list[tuple[str,
     trajectory = Trajectory(row("r:0"), "1/r:0/0", 0)
     episode = object.__new__(Episode)
     episode.trajectory = trajectory
-    with episode.span("tool"):
+    with recorded(episode.trajectory, "tool"):
         for at in beginnings:
             began(at)
         clock[0] = end

@@ -21,7 +21,6 @@ from agentrl.engines.engine import Sampling
 from agentrl.rewards.checks import something_scores
 from agentrl.rewards.function import RewardFn
 from agentrl.rewards.scorer import Scorer, ScoreSources
-from agentrl.rollout.batch_scheduler import UNSCORED
 from agentrl.rollout.loops import AgentLoop, SingleTurn
 from agentrl.rollout.scheduler import Scheduler
 from agentrl.tasks import images
@@ -352,7 +351,7 @@ async def test_scores_that_are_dropped_leave_no_container() -> None:
 
 async def test_where_scores_are_computed_elsewhere_the_container_ends_first() -> None:
     made = scheduler(says("x"))
-    made.scorer = UNSCORED
+    made.scorer = None
     (done,) = await run(made, contained())
     assert (done.container, done.reward, local(made).calls["stop"]) == (None, None, 1)
 

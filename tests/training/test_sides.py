@@ -10,7 +10,7 @@ import torch
 from agentrl.config.schema import Algorithm, Reward
 from agentrl.core.errors import UserError
 from agentrl.training import ComputeAdvantages, pack_tokens
-from agentrl.training.batches.packing import total_reward
+from agentrl.training.batches.packing import total_rewards
 from agentrl.trajectory.ledger import Ledger
 from agentrl.trajectory.trajectory import Trajectory, TurnReward
 from tests.training.tiny import trajectory
@@ -79,7 +79,7 @@ def test_the_return_of_a_side_has_nothing_of_the_other() -> None:
     batch, _ = ComputeAdvantages(Algorithm(adv_estimator="gae", gamma=1, lam=1), seed=0)(batch, [game], None, 1)
     assert {i: r for i, r in enumerate(batch.rewards.tolist()) if r} == {6: 1.0, 11: 0.5, 14: -1.0}
     assert batch.returns[batch.mask].tolist() == [1.0] * 4 + [-0.5] * 2 + [-1.0] * 2
-    assert total_reward(game, Reward().turn_weights) == 1.0
+    assert total_rewards(game, Reward().turn_weights) == [1.0, -0.5]
 
 
 def test_the_last_ledger_is_the_last_of_each_side() -> None:

@@ -14,7 +14,7 @@ from agentrl.algorithms import ADVANTAGES, estimate
 from agentrl.config.schema import Algorithm, Config, Reward
 from agentrl.training import Batch, ComputeAdvantages, pack_tokens
 from agentrl.training.batches.outline import BatchOutline
-from agentrl.training.batches.packing import advantages_by_key, pack_lines, total_reward
+from agentrl.training.batches.packing import advantages_by_key, pack_lines, total_rewards
 from agentrl.training.batches.transfer import OF_TOKENS, Share, computed_columns, with_computed
 from agentrl.training.update.advantages import columns_read
 from agentrl.trajectory.ledger import Ledger, Source
@@ -180,7 +180,7 @@ def test_a_stored_trajectory_is_the_one_that_was_put_there() -> None:
         assert repr(outlined) == repr(each)
         assert outlined.trainable == each.trainable
         weights = Reward(tool_turn_weight=0.5, interaction_turn_weight=1.0).turn_weights
-        assert total_reward(outlined, weights) == total_reward(each, weights)
+        assert total_rewards(outlined, weights) == total_rewards(each, weights)
         assert [ledger.drawn_by for ledger in outlined.outlines] == [ledger.drawn_by for ledger in each.ledgers]
         assert not {"ledgers", "messages"} & vars(outlined).keys()  # nothing was fetched
         outlined.reward = 0.25

@@ -22,7 +22,7 @@ from agentrl.environments.nemo_gym.client import GymSession, session
 from agentrl.environments.nemo_gym.server import BEGIN, RESET, STEP, VERIFY
 from agentrl.environments.nemo_gym.task import REQUEST, GymLine, response_of
 from agentrl.rollout.episode import Episode, recorded
-from agentrl.rollout.loops.tool_agent import Sessions, ToolAgent
+from agentrl.rollout.loops.tool_agent import ToolAgent
 from agentrl.tools import ToolResult, ToolSet
 from agentrl.trajectory.message import Message, Reply
 from agentrl.trajectory.row import Row
@@ -85,7 +85,7 @@ class NemoGymAgent(GymAgent):
         async with session(await entry.make().address(row), entry.step_timeout) as server:
             tools = ServerTools(server, line, names)
             if row.extra_info["executed"]:
-                await self.converse(trajectory, sampling, Sessions(tools, None), schemas)
+                await self.converse(trajectory, sampling, schemas, tools)
             else:
                 await tools.start()
                 await self._answer(trajectory, sampling, schemas)
@@ -114,13 +114,13 @@ class SteppedAgent(GymAgent):
         episode = self.episode(trajectory, sampling, self.prompt_tools(row, self.env.tools))
         line = row.extra_info["line"]
         async with session(await entry.make().address(row), entry.step_timeout) as server:
-            with episode.span("environment"):
+            with recorded(trajectory, "environment"):
                 observation = await server.ask(RESET, line)
             episode.begin([*GymLine.of(line).prompt, *observation_messages(observation, server)] or row.prompt)
             rewards: list[float] = []
             while not episode.done:
                 reply = await episode.generate()
-                with episode.span("environment"):
+                with recorded(trajectory, "environment"):
                     response = response_for(trajectory, [reply.message])
                     observation = await server.ask(STEP, {**line, "response": response})
                 rewards.append(reward_of(observation.get("reward"), server.url))

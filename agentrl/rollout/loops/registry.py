@@ -65,7 +65,10 @@ def _named_in(path: str | None) -> dict[str, type[AgentLoop]]:
         entries = read_yaml(read_text(file))
     if not isinstance(entries, list) or not entries:
         raise UserError(f"{file}: {WRITE}")
-    return dict(_named(entry, i, file) for i, entry in enumerate(entries))
+    named = dict(_named(entry, i, file) for i, entry in enumerate(entries))
+    if len(named) < len(entries):
+        raise UserError(f"{file}: two of its entries have the same name: rename one; it has {', '.join(named)}")
+    return named
 
 
 def _named(entry: Any, i: int, file: Path) -> tuple[str, type[AgentLoop]]:

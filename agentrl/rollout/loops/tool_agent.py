@@ -9,14 +9,13 @@ Invariants:
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from agentrl.core.errors import InfraError
 from agentrl.core.points import agent_loop
 from agentrl.engines.engine import Sampling
 from agentrl.interactions import InteractionSession
-from agentrl.rollout.episode import Episode
+from agentrl.rollout.episode import Episode, recorded
 from agentrl.rollout.loops.base import AgentLoop
 from agentrl.tools import ToolResult
 from agentrl.trajectory.message import Call, Reply
@@ -29,14 +28,6 @@ class Tools(Protocol):
     async def start(self) -> None: ...
     async def call(self, name: str, arguments: dict[str, Any]) -> ToolResult: ...
     async def rewards(self) -> dict[str, float]: ...
-
-
-@dataclass
-class Sessions:
-    """The tools and the simulated user of one trajectory."""
-
-    tools: Tools
-    interaction: InteractionSession | None
 
 
 @agent_loop("tool_agent")
@@ -57,7 +48,7 @@ class ToolAgent(AgentLoop):
                 stack.push_async_callback(interaction.finalize)
             stack.push_async_callback(tools.release)
             schemas = [*self.prompt_tools(row, self.env.tools), *await tools.add_task_servers(trajectory)]
-            await self.converse(trajectory, sampling, Sessions(tools, interaction), schemas)
+            await self.converse(trajectory, sampling, schemas, tools, interaction)
 
     def _interaction(self, trajectory: Trajectory) -> InteractionSession | None:
         kwargs = trajectory.row.interaction_kwargs
@@ -66,14 +57,19 @@ class ToolAgent(AgentLoop):
         return self.env.interactions.open(trajectory.key, kwargs)
 
     async def converse(
-        self, trajectory: Trajectory, sampling: Sampling, sessions: Sessions, schemas: list[dict[str, Any]]
+        self,
+        trajectory: Trajectory,
+        sampling: Sampling,
+        schemas: list[dict[str, Any]],
+        tools: Tools,
+        user: InteractionSession | None = None,
     ) -> None:
         """Go on until the model answers without a call, or a limit is reached. `schemas`: of the tools in the prompt.
 
         Raises InfraError."""
-        await sessions.tools.start()
-        if sessions.interaction is not None:
-            await sessions.interaction.start()
+        await tools.start()
+        if user is not None:
+            await user.start()
         episode = self.episode(trajectory, sampling, schemas)
         episode.begin()
         errors = 0
@@ -82,17 +78,17 @@ class ToolAgent(AgentLoop):
             if episode.done:
                 break
             if not reply.calls:
-                await self._answered(episode, reply, sessions.interaction)
+                await self._answered(episode, reply, user)
             elif self.out_of_turns(trajectory) and not self.calls_last:
                 episode.finish("max_turns")
             else:
-                results = await self._run_calls(episode, reply.calls, sessions.tools)
+                results = await self._run_calls(episode, reply.calls, tools)
                 errors = errors + 1 if all(r.outcome is Outcome.MODEL_ERROR for r in results) else 0
                 self._show_results(episode, reply, results, errors)
         # While both are still alive.
-        trajectory.tool_rewards = await sessions.tools.rewards()
-        if sessions.interaction is not None:
-            trajectory.interaction_score = await sessions.interaction.score()
+        trajectory.tool_rewards = await tools.rewards()
+        if user is not None:
+            trajectory.interaction_score = await user.score()
 
     async def _answered(self, episode: Episode, reply: Reply, interaction: InteractionSession | None) -> None:
         """After an answer: get the simulated user's reply, or stop."""
@@ -100,7 +96,7 @@ class ToolAgent(AgentLoop):
             episode.finish("stop")
             return
         trajectory = episode.trajectory
-        with episode.span("interaction"):
+        with recorded(trajectory, "interaction"):
             response = await interaction.respond(trajectory.messages)
         trajectory.turn_rewards.append(response.turn_reward(trajectory.turns - 1))
         if response.stop:
@@ -114,7 +110,7 @@ class ToolAgent(AgentLoop):
 
     async def _run_calls(self, episode: Episode, calls: list[Call], tools: Tools) -> list[ToolResult]:
         """Run the calls of a turn concurrently. Raises InfraError where one fails."""
-        with episode.span("tool"):
+        with recorded(episode.trajectory, "tool"):
             running = [self._call(tools, call, i) for i, call in enumerate(calls)]
             # A single call needs no task.
             results = [await running[0]] if len(running) == 1 else await asyncio.gather(*running)

@@ -7,6 +7,7 @@ and other words are fields of the container, as in `extra_info.container`.
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from fnmatch import fnmatch
 from shlex import quote
 from typing import Any
@@ -61,6 +62,7 @@ class SweRows(RecordRows):
         inner = mapping(mapping(record.get("responses_create_params")).get("metadata"))
         row = {**plain(record), **inner, **mapping(inner.get("instance_dict"))}
         row.setdefault("instance_id", f"{row.get('repo_name')}-{row.get('commit_hash')}")
+        _check(row)
         text, task = row["problem_statement"], task_of(row)
         task["container"] |= self.container
         issue = re.search(r"\[ISSUE\](.*)\[/ISSUE\]", text, re.DOTALL)
@@ -71,6 +73,15 @@ class SweRows(RecordRows):
             ability=row.get("repo"),
             extra_info={"task": task, "instance_id": row["instance_id"]},
         )
+
+
+def _check(row: Mapping[str, Any]) -> None:
+    """Raises UserError for a row without an issue, and for a column of another type."""
+    for key, right in RULES["columns"].items():
+        value = row.get(key, None if key == "problem_statement" else "")
+        listed = "list" in right and isinstance(value, list) and all(isinstance(one, str) for one in value)
+        if not (listed or isinstance(value, str)):
+            raise UserError(f"{key} is {str(value)[:60]!r}: write {right} there")
 
 
 def task_of(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,10 +116,12 @@ def task_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _names(row: Mapping[str, Any], key: str) -> list[str]:
     """A column of tests: a list, or its JSON text."""
-    value = row.get(key) or []
-    found = read_json(value) if isinstance(value, str) else value
-    if not all(isinstance(name, str) for name in found) or not (found or key == PASS_TO_PASS):
-        raise UserError(f"{key} is {str(value)[:60]!r}: write a list of tests there")
+    found = row.get(key) or []
+    with suppress(ValueError):
+        found = read_json(found) if isinstance(found, str) else found
+    texts = isinstance(found, list) and all(isinstance(name, str) for name in found)
+    if not texts or not (found or key == PASS_TO_PASS):
+        raise UserError(f"{key} is {str(row.get(key, ''))[:60]!r}: write a list of tests there")
     return list(found)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from itertools import accumulate, groupby
-from math import fsum
 from typing import Any
 
 import numpy as np
@@ -122,14 +121,14 @@ def place_rewards(batch: Batch, trajectories: Sequence[Trajectory], turn_weights
     return replace(batch, rewards=rewards.to(batch.ids.device))
 
 
-def total_reward(trajectory: Trajectory, turn_weights: Mapping[str, float]) -> float:
-    """The sum of all rewards of a scored trajectory, as placed on its tokens; of several sides those of the first."""
-    turns = trajectory.turn_rewards
-    if trajectory.side_rewards:
-        first = min(ledger.side for ledger in trajectory.outlines)
-        mine = {turn for ledger in trajectory.outlines if ledger.side == first for turn in ledger.turn_ends}
-        turns = [turn for turn in turns if turn.turn in mine]
-    return fsum([trajectory.reward or 0.0, *(turn_weights[turn.source] * turn.value for turn in turns)])
+def total_rewards(trajectory: Trajectory, turn_weights: Mapping[str, float]) -> list[float]:
+    """The sum of all rewards of each side of a scored trajectory, as placed on its tokens; without sides one sum."""
+    several = trajectory.side_rewards
+    totals = [reward + trajectory.length_penalty for reward in several] or [trajectory.reward or 0.0]
+    sides = {turn: ledger.side for ledger in trajectory.outlines for turn in ledger.turn_ends if several}
+    for turn in trajectory.turn_rewards:
+        totals[sides.get(turn.turn, 0)] += turn_weights[turn.source] * turn.value
+    return totals
 
 
 def _number(trajectory: Trajectory, index: int) -> int:

@@ -51,6 +51,12 @@ def test_a_published_row_has_its_image_and_command(kind: str, tmp_path: Path) ->
         ({"repo": "no/body", "image_name": "x"}, "nothing says how the tests of no/body run: add a column test_cmd"),
         ({"log_parser": "parse_log_jest"}, "nothing reads logs of 'jest'"),
         ({"FAIL_TO_PASS": "[]"}, "FAIL_TO_PASS is '[]': write a list of tests there"),
+        ({"FAIL_TO_PASS": "no json"}, "FAIL_TO_PASS is 'no json': write a list of tests there"),
+        ({"PASS_TO_PASS": "5"}, "PASS_TO_PASS is '5': write a list of tests there"),
+        ({"PASS_TO_PASS": [1]}, "PASS_TO_PASS is '[1]': write a text, or a list of texts there"),
+        ({"problem_statement": None}, "problem_statement is 'None': write a text there"),
+        ({"instance_id": 5}, "instance_id is '5': write a text there"),
+        ({"test_cmd": ["a", 5]}, "test_cmd is \"['a', 5]\": write a text, or a list of texts there"),
         ({"FAIL_TO_PASS": "[1]"}, "FAIL_TO_PASS is '[1]': write a list of tests there"),
     ],
 )
