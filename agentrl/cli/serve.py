@@ -59,7 +59,7 @@ async def _serve(config: Any, token: str, host: str, port: int) -> None:
     with ExitStack() as stack:
         models = _open(config, stack)
         samplers = await open_samplers(config, models, tokenizer)
-        service = Service(models, samplers, absolute(config.model.path), config.rollout.max_model_len, ends, folder)
+        service = Service(models, samplers, absolute(config.model.path), config.model.lora_alpha, ends, folder)
         show = terminal().print
         await serve(service, token, host, port, lambda url: show(INVITATION.format(url=url, key=f"{token}try")))
 

@@ -19,6 +19,7 @@ class Gateway:
     """Serves sessions by their keys, at `url` once it has started. Belongs to one event loop."""
 
     guarded = True
+    """Whether keys are secret."""
 
     def __init__(self, host: str = LOCAL, port: int = 0) -> None:
         self.host, self.port = host, port
