@@ -30,8 +30,7 @@ class Gateway:
 
     def find(self, key: str | None) -> AgentSession:
         """The session with this key. Raises Refused."""
-        session = self.sessions.get(key or "")
-        if session is not None:
+        if (session := self.sessions.get(key or "")) is not None:
             return session
         trouble = "the request names no rollout" if key is None else "its key is of no rollout that runs"
         raise Refused(f"{trouble}: use the base URL {self.url}/s/KEY/v1, or KEY as the API key", "key")

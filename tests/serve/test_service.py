@@ -25,6 +25,7 @@ from agentrl.serve.app import App
 from agentrl.serve.service import Service
 from agentrl.serve.wire import MESSAGES, PROTOBUF
 from agentrl.training.checkpoint.restarts import WorkerDied
+from agentrl.training.checkpoint.run_lock import locked
 from tests.serve.fakes import FakeSamplers, FakeTrainer
 
 MODEL = Path("/models/of/tiny")
@@ -170,7 +171,7 @@ async def test_models_of_another_base_do_not_go_on(tmp_path):
     async with serving(tmp_path) as http:
         client.http = http
         await client.post(f"sessions/{client.session}/finish")
-        while (tmp_path / client.model / "commands").exists():
+        while (tmp_path / client.model / "commands").exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     async with serving(tmp_path, model=Path("/models/of/other")) as http:
         client = await Client(http).open_session()
@@ -607,8 +608,18 @@ async def test_keys_begin_with_the_token_and_own_their_models(tmp_path):
         await thief.post("session_heartbeat", {"session_id": client.session}, 404)
 
 
+def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch, capsys):
+    config = Config()
+    config.trainer.default_local_dir = str(tmp_path)
+    monkeypatch.setattr(serve_command, "load_config", lambda args, checks: config)
+    with locked(tmp_path, "trainer.default_local_dir"):
+        assert main(["serve", "model.path=x"]) != 0
+    assert "is in use by another run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("given", ["abc", "tml-abc"])
-def test_the_printed_key_begins_as_the_sdk_wants(monkeypatch, given):
+def test_the_printed_key_begins_as_the_sdk_wants(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
     served = []
 
     async def serve(config, token, host, port):
