@@ -519,9 +519,9 @@ async def test_what_the_engine_does_not_take_is_refused_at_once(tmp_path):
 
 
 async def test_an_answer_that_takes_long_is_asked_for_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(service_module, "POLL_SECONDS", 0.01)
     async with serving(tmp_path) as http:
         client = await Client(http).open()
+        monkeypatch.setattr(service_module, "POLL_SECONDS", 0.01)
         answer = await client.post("retrieve_future", {"request_id": (await client.step(2))["request_id"]}, 408)
         assert answer["queue_state"] == "active"
         await client.post("retrieve_future", {"request_id": f"{client.model}/77"}, 410)
