@@ -67,7 +67,7 @@ class Command:
 class TrainingRun:
     """A model that a session trains, in a folder with `info.json`."""
 
-    def __init__(self, folder: Path, info: Body, trainer: "Models") -> None:
+    def __init__(self, folder: Path, info: dict[str, Any], trainer: "Models") -> None:
         """`info`: its adapter and owner, in the protocol's words."""
         self.folder, self.id, self.info, self.trainer = folder, folder.name, info, trainer
         found = (folder / "snapshots").glob("[0-9]*")
