@@ -21,7 +21,8 @@ from agentrl.runtime.ray import need_ray
 from agentrl_sandbox.guard import is_loopback
 
 PORT = 8600
-DEFAULTS = ("rollout.max_model_len=8192", "trainer.default_local_dir=runs/serve")
+KEY = "trainer.default_local_dir"
+DEFAULTS = ("rollout.max_model_len=8192", f"{KEY}=runs/serve")
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,9 +44,11 @@ def run(args: argparse.Namespace) -> None:
     # The SDK takes no keys without tml-.
     where = f"tml-{token.removeprefix('tml-')}", args.host, args.port
     from agentrl.training.checkpoint.restarts import run_with_restarts
+    from agentrl.training.checkpoint.run_lock import locked
+    from agentrl.training.checkpoint.run_start import folder_of
 
-    folder = Path(config.trainer.default_local_dir)
-    run_with_restarts(lambda config: asyncio.run(_serve(config, *where)), config, folder)
+    with locked(folder := folder_of(config, KEY), KEY):
+        run_with_restarts(lambda config: asyncio.run(_serve(config, *where)), config, folder)
 
 
 async def _serve(config: Any, token: str, host: str, port: int) -> None:
@@ -59,7 +62,7 @@ async def _serve(config: Any, token: str, host: str, port: int) -> None:
     with ExitStack() as stack:
         models = _open(config, stack)
         samplers = await open_samplers(config, models, tokenizer)
-        service = Service(models, samplers, absolute(config.model.path), config.rollout.max_model_len, ends, folder)
+        service = Service(models, samplers, absolute(config.model.path), config.model.lora_alpha, ends, folder)
         show = terminal().print
         await serve(service, token, host, port, lambda url: show(INVITATION.format(url=url, key=f"{token}try")))
 

@@ -1,7 +1,7 @@
 """Tasks of an event loop that run in the background."""
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any
 
 
@@ -22,3 +22,13 @@ async def cancelled(tasks: "Iterable[asyncio.Future[Any]]") -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
+
+
+async def ends_first(work: Awaitable[Any], other: Awaitable[Any]) -> bool:
+    """Whether `work` ends before `other` does. The one that has not ended is cancelled."""
+    either = asyncio.ensure_future(work), asyncio.ensure_future(other)
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        return either[0].done()
+    finally:
+        await cancelled(either)

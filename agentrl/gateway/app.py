@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -13,12 +13,15 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentrl.core.errors import InfraError
-from agentrl.core.tasks import cancelled
+from agentrl.core.tasks import cancelled, ends_first
 from agentrl.gateway.protocols import WireProtocol, anthropic, chat, google, responses
 from agentrl.gateway.request import Body, ModelAnswer
 from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import BodyReader, Guarded, disconnected, json_response, parse
+
+if TYPE_CHECKING:
+    from agentrl.gateway.server import Gateway
 
 log = logging.getLogger(__name__)
 
@@ -34,23 +37,7 @@ VERSIONS = ("v1", "v1beta", "v1beta1", "publishers", "google")
 """Parts of an address that say nothing here."""
 
 
-class Sessions(Protocol):
-    """The rollouts that a gateway serves, at the address `host`; `guarded`: whether keys are secret."""
-
-    host: str
-    guarded: bool
-
-    def check(self, key: str | None) -> None:
-        """Raises Refused for a key that cannot have a session."""
-
-    def find(self, key: str | None) -> AgentSession:
-        """The session with this key. Raises Refused."""
-
-    def posts(self) -> dict[str, Callable[[str, Body], None]]:
-        """Functions behind further addresses, from a key and a body."""
-
-
-def make_app(sessions: Sessions) -> ASGIApp:
+def make_app(sessions: "Gateway") -> ASGIApp:
     """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same, with `/v1` or without.
 
     A router without middleware: `Endpoint` answers errors, and each layer would cost every turn CPU time.
@@ -120,7 +107,7 @@ class Endpoint:
 class Handlers:
     """The functions behind the addresses."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: "Gateway") -> None:
         self.sessions, self.bodies = sessions, BodyReader()
 
     def answering(self, protocol: WireProtocol, path: str) -> Handle:
@@ -141,7 +128,11 @@ class Handlers:
             name = model if model in session.env.sides else role.name
             request = replace(request, role=name, trained=trained, sampling=role.sampling)
             work = session.ask(request, again=_sent_again(http))
-            return EventStream(protocol, work) if request.stream else await _unless_gone(protocol, http, work)
+            if request.stream:
+                return EventStream(protocol, work)
+            if not await ends_first(work, disconnected(http.receive)):
+                raise ClientDisconnect
+            return json_response(protocol.whole(work.result()))
 
         return answer
 
@@ -236,18 +227,6 @@ class EventStream(Response):
             return b"".join(self.protocol.events(self.work.result()))
         except Exception as error:
             return self.protocol.error_event(_as_refusal(error))
-
-
-async def _unless_gone(protocol: WireProtocol, http: HttpRequest, work: asyncio.Future[ModelAnswer]) -> Response:
-    """The answer to `work`, which is cancelled when the client goes away. Raises ClientDisconnect."""
-    gone: asyncio.Future[Any] = asyncio.ensure_future(disconnected(http.receive))
-    try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if work.done():
-            return json_response(protocol.whole(work.result()))
-        raise ClientDisconnect
-    finally:
-        await cancelled([gone, work])
 
 
 async def _nothing_here(http: HttpRequest) -> Response:

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentrl.containers.contract import Container, ContainerSpec
 from agentrl.core.clocks import uncounted
-from agentrl.core.tasks import cancelled
+from agentrl.core.tasks import ends_first
 from agentrl.gateway.process import KEPT_OUTPUT_BYTES, Ended
 
 Until = Callable[[], Awaitable[Any]]
@@ -53,12 +53,7 @@ class ProgramContainers:
 async def run_in(container: Container, words: Sequence[str], env: Mapping[str, str], until: Until) -> Ended:
     """Run a program in a started container until it ends or `until` is done. Raises InfraError."""
     command = asyncio.ensure_future(container.exec(words, env=env, timeout=NEVER))
-    over = asyncio.ensure_future(until())
-    try:
-        await asyncio.wait([command, over], return_when=asyncio.FIRST_COMPLETED)
-        if not command.done():
-            return Ended(None, "")
-        done = command.result()
-        return Ended(done.code, done.output[-KEPT_OUTPUT_BYTES:])
-    finally:
-        await cancelled([command, over])
+    if not await ends_first(command, until()):
+        return Ended(None, "")
+    done = command.result()
+    return Ended(done.code, done.output[-KEPT_OUTPUT_BYTES:])

@@ -16,7 +16,7 @@ from typing import Any
 
 from agentrl.core.errors import last_line
 from agentrl.core.outputs import tail
-from agentrl.core.tasks import cancelled
+from agentrl.core.tasks import ends_first
 from agentrl.engines.servers import watchdog
 
 PASSED_VARIABLES = (
@@ -59,12 +59,9 @@ async def run_command(
             env={**passed, **env, "PWD": str(folder)},
             start_new_session=True,  # Ctrl-C is for us; we then stop the program
         )
-    waits = [asyncio.ensure_future(process.wait()), asyncio.ensure_future(until)]
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        ended = waits[0].done()
+        ended = await ends_first(process.wait(), until)
     finally:
-        await cancelled(waits)
         await _stop(process)
     code = process.returncode if ended else None
     if code is not None and code > 192:  # the watchdog passes on -9, say, which a shell reads as 247

@@ -19,6 +19,7 @@ class Gateway:
     """Serves sessions by their keys, at `url` once it has started. Belongs to one event loop."""
 
     guarded = True
+    """Whether keys are secret."""
 
     def __init__(self, host: str = LOCAL, port: int = 0) -> None:
         self.host, self.port = host, port
@@ -29,8 +30,7 @@ class Gateway:
 
     def find(self, key: str | None) -> AgentSession:
         """The session with this key. Raises Refused."""
-        session = self.sessions.get(key or "")
-        if session is not None:
+        if (session := self.sessions.get(key or "")) is not None:
             return session
         trouble = "the request names no rollout" if key is None else "its key is of no rollout that runs"
         raise Refused(f"{trouble}: use the base URL {self.url}/s/KEY/v1, or KEY as the API key", "key")

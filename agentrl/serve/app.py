@@ -72,7 +72,8 @@ class App:
 
 
 async def serve(service: Service, token: str, host: str, port: int, ready: Callable[[str], object]) -> None:
-    """Serve until cancelled, or a full disk; `ready` gets the address. Raises OSError, UserError for a taken port."""
+    """Serve until cancelled, or a full disk; `ready` gets the address. Raises OSError, UserError for a taken port, or
+    a folder of another base."""
     guarded = Guarded(App(service, token), lambda _, status, why: json_response({"detail": why}, status), guarded=True)
     server = HttpServer(guarded, host, port)
     await service.start()

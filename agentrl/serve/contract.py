@@ -15,7 +15,7 @@ class AdapterShape:
     """The adapter of a new model. With rank 0 all weights are trained, which one model at a time may do."""
 
     rank: int = 32
-    seed: int | None = None
+    seed: int = 0
     attention: bool = True
     mlp: bool = True
     unembed: bool = True

@@ -74,7 +74,7 @@ class Models:
         self._network = self.base.module
 
     def create(self, model: str, shape: AdapterShape) -> None:
-        """Add a model that computes as the base; `trainer.seed` draws the adapter where `shape` has no seed."""
+        """Add a model that computes as the base."""
         hidden = self.base.sizes.hidden
         alone = [name for name, tenant in self.tenants.items() if not (shape.rank and tenant.slot)]
         if model in self.tenants or alone:
@@ -88,7 +88,7 @@ class Models:
         else:
             slot = self._slot(shape)
             handle = self.base.with_adapter(self._network)
-            tensors = self._new_tensors(slot, self.roles.config.trainer.seed if shape.seed is None else shape.seed)
+            tensors = self._new_tensors(slot, shape.seed)
         self.tenants[model] = Tenant(handle, self.roles, slot, tensors)
 
     def begin(self, model: str, *given: Any, backward: bool) -> None:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from dataclasses import field as member
-from math import inf
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,10 +67,9 @@ class Command:
 class TrainingRun:
     """A model that a session trains, in a folder with `info.json`."""
 
-    def __init__(self, folder: Path, trainer: "Models") -> None:
-        self.folder, self.id, self.trainer = folder, folder.name, trainer
-        self.info = facts_in(folder / INFO)
-        """Its adapter and owner, in the protocol's words."""
+    def __init__(self, folder: Path, info: dict[str, Any], trainer: "Models") -> None:
+        """`info`: its adapter and owner, in the protocol's words."""
+        self.folder, self.id, self.info, self.trainer = folder, folder.name, info, trainer
         found = (folder / "snapshots").glob("[0-9]*")
         self.snapshot = max(found, key=lambda path: int(path.stem), default=folder / "snapshots" / "-1.0")
         """Folder of the last snapshot: COMMAND.STEPS."""
@@ -127,7 +126,7 @@ class TrainingRun:
         UserError."""
         if not self.alive:
             parts = {ours: self.info[theirs] for ours, theirs in PARTS.items()}
-            self.trainer.create(self.id, AdapterShape(self.info["lora_rank"], self.info["seed"], **parts))
+            self.trainer.create(self.id, AdapterShape(self.info["lora_rank"], self.info["seed"] or 0, **parts))
             self.alive = True
             if self.snapshot.exists():
                 self.trainer.load(self.id, self.snapshot, optimizer=True)
@@ -175,10 +174,12 @@ class TrainingRun:
 
     def _optim_step(self, command: Command) -> Answer:
         given = field(parse(command.body), "adam_params", dict)
-        adam = {name: field(given, name, float, default) for name, default in asdict(Adam()).items()}
-        metrics = self.trainer.optim_step(self.id, Adam(**adam))
-        self._metrics.log(self.steps + 1, {"actor/loss": self._loss, "actor/lr": adam["learning_rate"]} | metrics)
-        return {"metrics": metrics}
+        # NaN is null in JSON, and no default stands for it.
+        adam = Adam(**{name: field(given, name, float) for name in asdict(Adam()) if name in given})
+        metrics = self.trainer.optim_step(self.id, adam)
+        self._metrics.log(self.steps + 1, {"actor/loss": self._loss, "actor/lr": adam.learning_rate} | metrics)
+        # The SDK takes no null, which NaN would become.
+        return {"metrics": {name: value for name, value in metrics.items() if isfinite(value)}}
 
     def _load_weights(self, command: Command) -> Answer:
         body = parse(command.body)

@@ -90,6 +90,7 @@ class Samplers(ABC):
 
     def __init__(self, engine: Any, tokenizer: Any, model: ModelHandle) -> None:
         self.engine, self.tokenizer, self.model = engine, tokenizer, model
+        self.vocabulary, self.longest = model.config.get_text_config().vocab_size, engine.max_model_len
         self.running: Counter[Path | None] = Counter()
         """Requests by their weights."""
         self._names: dict[tuple[Path, int], str] = {}
@@ -101,7 +102,7 @@ class Samplers(ABC):
     ) -> Generation:
         """One answer of the adapter in the folder `weights`; None: of the base. `stop`: texts that end it, and stay in
         it. Raises UserError, InfraError."""
-        sampling = limit_sampling(sampling, len(ids), self.engine.max_model_len)
+        sampling = limit_sampling(sampling, len(ids), self.longest)
         async with self._loaded(weights) as name:
             key = f"{hash((name, *ids))}/{next(self._numbers)}"
             try:
@@ -184,8 +185,8 @@ class ServerSamplers(Samplers):
         async with self._loaded(weights) as name:
             answer = await self.engine.score(ids, media, 1, topk, key=(key := f"{next(self._numbers)}"), adapter=name)
             self._release(key)
-        sent, wanted, words = np.asarray(ids), np.arange(1, len(ids)), self.model.config.get_text_config().vocab_size
-        return await asyncio.to_thread(checked_scores, answer, sent, wanted, k=topk, vocabulary=words)
+        sent, wanted = np.asarray(ids), np.arange(1, len(ids))
+        return await asyncio.to_thread(checked_scores, answer, sent, wanted, k=topk, vocabulary=self.vocabulary)
 
 
 class ModuleSamplers(Samplers):

@@ -64,13 +64,14 @@ class Service:
     """Sessions, models and samples. Its methods VERB_NAME are addresses; they raise Refused."""
 
     def __init__(
-        self, trainer: "Models", samplers: "Samplers", model: Path, max_tokens: int, ends: tuple[int, ...], folder: Path
+        self, trainer: "Models", samplers: "Samplers", model: Path, alpha: float, ends: tuple[int, ...], folder: Path
     ) -> None:
-        """`model`: where clients load the tokenizer; `ends`: tokens that end an answer; `folder`: for restarts."""
-        self._trainer, self._samplers, self._max_tokens, self._ends = trainer, samplers, max_tokens, ends
+        """`model`: where clients load the tokenizer; `alpha`: of all adapters; `ends`: tokens that end an answer;
+        `folder`: for restarts."""
+        self._trainer, self._samplers, self._ends = trainer, samplers, ends
         # The SDK leaves out the last part of a name with two slashes.
         self._model = f"/.{model}" if str(model).count("/") == 2 else str(model)
-        self.folder = folder
+        self._base, self.folder = {"base_model": self._model, "lora_alpha": alpha}, folder
         self._runs: dict[str, TrainingRun] = {}
         self._seen: dict[str, float] = {}
         """When a session was last heard of."""
@@ -81,7 +82,7 @@ class Service:
 
     async def start(self) -> None:
         paths = [path.parent for path in self.folder.glob("s-*/commands")]
-        self._runs = {path.name: TrainingRun(path, self._trainer) for path in paths}
+        self._runs = {path.name: TrainingRun(path, self._facts(path), self._trainer) for path in paths}
         self._seen = {name.partition(":")[0]: time.monotonic() for name in self._runs}
         self.training = asyncio.create_task(self._train())
         self._wake.set()
@@ -162,21 +163,31 @@ class Service:
             write_atomic(folder / INFO, [orjson.dumps(self._adapter(call) | info).decode()])
             for name in ("commands", "snapshots", "sampling", *runs.TYPES):
                 (folder / name).mkdir(exist_ok=True)
-            self._runs[folder.name] = TrainingRun(folder, self._trainer)
+            self._runs[folder.name] = TrainingRun(folder, self._facts(folder), self._trainer)
         return await self._submit(call, folder.name, 0)
 
     def _adapter(self, call: Call) -> dict[str, Any]:
         """The adapter of a new model, in the protocol's words."""
         if "path" in call.body:
-            return facts_in(folder_of(self.folder, field(call.body, "path", str), call.owner).parents[1] / INFO)
-        self._check_base(call)
+            lora = self._facts(folder_of(self.folder, field(call.body, "path", str), call.owner).parents[1])
+        else:
+            self._check_base(call)
+            lora = {"rank": 32, **dict.fromkeys(runs.PARTS.values(), True), **call.body.get("lora_config", {})}
         if (kind := field(call.body, "optimizer_config", dict, {}).get("type", "adamw")) != "adamw":
             raise Refused(f"the optimizer {kind!r} is not served: use adamw")
-        every = dict.fromkeys(runs.PARTS.values(), True)
-        lora = {"rank": 32, "seed": None, **every, **call.body.get("lora_config", {})}
-        if field(lora, "rank", int) > (most := self._samplers.rank):
-            raise Refused(f"rank={lora['rank']}: the engine takes {most} at most, or model.lora_rank of agentrl serve")
-        return lora | {"base_model": self._model, "is_lora": lora["rank"] != 0, "lora_rank": lora["rank"]}
+        if (rank := field(lora, "rank", int)) > (most := self._samplers.rank):
+            raise Refused(f"rank={rank}: the engine takes {most} at most, or model.lora_rank of agentrl serve")
+        own = {"is_lora": rank != 0, "lora_rank": rank, "seed": field(lora, "seed", int, 0)}
+        return lora | self._base | own
+
+    def _facts(self, run: Path) -> dict[str, Any]:
+        """The facts about a training run, whose base is the served one. Raises Refused, UserError."""
+        info = facts_in(run / INFO)
+        for name, own in self._base.items():
+            if (needed := info.get(name, own)) != own:
+                why = f"{run.name} needs {name}={needed}, and the server has {own}"
+                raise UserError(f"{why}: serve it as before, or pass another trainer.default_local_dir")
+        return info
 
     def _check_base(self, call: Call) -> None:
         name = field(call.body, "base_model", str)
@@ -253,6 +264,7 @@ class Service:
         folder = self.folder / self._owned(call, found[1]) / found[2] / found[3]
         if not folder.is_dir():
             raise Refused("these weights are gone: give weights a name to have them longer", "missing")
+        self._facts(folder.parents[1])
         os.utime(folder)
         return folder
 
@@ -275,6 +287,8 @@ class Service:
     async def _drawn(self, weights: Path | None, count: int, body: Body) -> Answer:
         chunks, (sampling, texts) = wire.chunks_of(field(body, "prompt", dict)), self._sampling(body)
         ((ids, media),) = await asyncio.to_thread(wire.read_prompts, [chunks], self._trainer.processor)
+        if (most := max(ids, default=0)) >= self._samplers.vocabulary:  # which would end a GPU's process
+            raise Refused(f"the prompt has token {most}: the model knows 0 to {self._samplers.vocabulary - 1}")
         seeds = [None if sampling.seed is None else sampling.seed + SEEDS * i for i in range(count)]
         ways = [replace(sampling, seed=seed) for seed in seeds]
         draws = [self._samplers.generate(weights, ids, way, stop=texts, media=media) for way in ways]
@@ -294,7 +308,7 @@ class Service:
         stops = [stop] if isinstance(stop := given.get("stop"), str) else stop
         ids = self._ends if stops is None else tuple(stop for stop in stops if type(stop) is int)
         temperature, top_p = (field(given, name, float, 1.0) for name in ("temperature", "top_p"))
-        length, top_k = field(given, "max_tokens", int, self._max_tokens), max(field(given, "top_k", int, -1), 0)
+        length, top_k = field(given, "max_tokens", int, self._samplers.longest), max(field(given, "top_k", int, -1), 0)
         seed = field(given, "seed", int, None)
         sampling = Sampling(length, temperature, top_p, top_k, seed=seed, stop_token_ids=ids, ignore_eos=not ids)
         return sampling, [stop for stop in stops or () if isinstance(stop, str)][:MAX_STOPS]
@@ -308,7 +322,7 @@ class Service:
         return facts_in(folder_of(self.folder, field(call.body, "tinker_path", str), call.owner).parents[1] / INFO)
 
     def get_get_server_capabilities(self, call: Call) -> Answer:
-        return {"supported_models": [{"model_name": self._model, "max_context_length": self._max_tokens}]}
+        return {"supported_models": [{"model_name": self._model, "max_context_length": self._samplers.longest}]}
 
     def get_samplers(self, call: Call) -> Answer:
         weights = self._weights(call, self._owned(call, call.rest[0]))

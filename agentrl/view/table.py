@@ -57,8 +57,7 @@ class Table:
         """
         wanted = _filter(query)
         found = [row for step in self._steps(query.get("step", "")) for row in self._of(step, query) if wanted(row)]
-        name = query.get("sort", "")
-        if name:
+        if name := query.get("sort"):
             column = name.lstrip("-")
             known = [row for row in found if row.get(column) is not None]
             known.sort(key=lambda row: row[column], reverse=name.startswith("-"))

@@ -85,7 +85,7 @@ class FakeTrainer:
 class FakeSamplers:
     """Answers with tokens that tell the weights."""
 
-    rank, topk = 64, 20
+    rank, topk, vocabulary, longest = 64, 20, 1000, 64
 
     def __init__(self, delay: float = 0.0) -> None:
         self.calls, self.delay = [], delay

@@ -44,7 +44,7 @@ async def client_of(model: Path, runs: Path):
     config = Config()
     config.model.path, config.trainer.device, config.rollout.max_model_len = str(model), "cpu", 256
     models, tokenizer = Models(config), load(model)
-    service = Service(models, await open_samplers(config, models, tokenizer), model, 256, (2,), runs)
+    service = Service(models, await open_samplers(config, models, tokenizer), model, 32.0, (2,), runs)
     await service.start()
     transport = httpx.ASGITransport(App(service, ""))
     try:

@@ -16,6 +16,7 @@ import pytest
 from agentrl.cli import serve as serve_command
 from agentrl.cli.main import main
 from agentrl.config.schema import Config
+from agentrl.core.errors import UserError
 from agentrl.http import serving as serving_module
 from agentrl.serve import downloads
 from agentrl.serve import runs as runs_module
@@ -24,6 +25,7 @@ from agentrl.serve.app import App
 from agentrl.serve.service import Service
 from agentrl.serve.wire import MESSAGES, PROTOBUF
 from agentrl.training.checkpoint.restarts import WorkerDied
+from agentrl.training.checkpoint.run_lock import locked
 from tests.serve.fakes import FakeSamplers, FakeTrainer
 
 MODEL = Path("/models/of/tiny")
@@ -45,8 +47,12 @@ class Client:
         assert answer.status_code == status, answer.text
         return answer.content if answer.headers["content-type"] == PROTOBUF else answer.json()
 
-    async def open(self):
+    async def open_session(self):
         self.session = (await self.post("create_session"))["session_id"]
+        return self
+
+    async def open(self):
+        await self.open_session()
         body = {"session_id": self.session, "model_seq_id": 0, "base_model": str(MODEL), "lora_config": {"rank": 4}}
         answer = await self.post("create_model", body)
         self.model = (await self.result(answer))["model_id"]
@@ -73,8 +79,8 @@ def pass_body(model, seq, ids, loss="cross_entropy", **more):
 
 
 @asynccontextmanager
-async def serving(folder, trainer=None, samplers=None, token=""):
-    service = Service(trainer or FakeTrainer(), samplers or FakeSamplers(), MODEL, 64, (2,), folder)
+async def serving(folder, trainer=None, samplers=None, token="", model=MODEL, alpha=32.0):
+    service = Service(trainer or FakeTrainer(), samplers or FakeSamplers(), model, alpha, (2,), folder)
     await service.start()
     try:
         async with httpx.AsyncClient(
@@ -149,6 +155,55 @@ async def test_commands_that_have_not_run_run_after_the_restart(tmp_path):
         client.http = http
         assert (await client.result(step))["metrics"]["weights:mean"] == 15.0
         assert (await client.result(waiting[0]))["metrics"] == {"loss:sum": 1.0}
+
+
+async def test_models_of_another_base_do_not_go_on(tmp_path):
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        saved = {"model_id": client.model, "path": "one", "seq_id": 1}
+        state = (await client.result(await client.post("save_weights", saved)))["path"]
+        saved |= {"path": "two", "seq_id": 2}
+        weights = (await client.result(await client.post("save_weights_for_sampler", saved)))["path"]
+    for other in ({"model": Path("/models/of/other")}, {"alpha": 16.0}):
+        with pytest.raises(UserError, match="and the server has .*: serve it as before"):
+            async with serving(tmp_path, **other):
+                pass
+    async with serving(tmp_path) as http:
+        client.http = http
+        await client.post(f"sessions/{client.session}/finish")
+        while (tmp_path / client.model / "commands").exists():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    async with serving(tmp_path, model=Path("/models/of/other")) as http:
+        client = await Client(http).open_session()
+        loaded = {"session_id": client.session, "model_seq_id": 0, "path": state, "optimizer": True}
+        assert "needs base_model=/models/of/tiny, and" in (await client.post("load_weights", loaded, 400))["detail"]
+        sampled = {"session_id": client.session, "sampling_session_seq_id": 0, "model_path": weights}
+        assert "needs base_model" in (await client.post("create_sampling_session", sampled, 400))["detail"]
+
+
+async def test_adapters_are_drawn_with_the_seed_of_their_client(tmp_path):
+    trainer = FakeTrainer()
+    async with serving(tmp_path, trainer) as http:
+        client = await Client(http).open_session()
+        body = {"session_id": client.session, "base_model": "tiny"}
+        for number, given in enumerate(({}, {"seed": None}, {"seed": 7})):
+            await client.result(
+                await client.post("create_model", body | {"model_seq_id": number, "lora_config": given})
+            )
+        assert [shape.seed for _, _, shape in trainer.calls] == [0, 0, 7]
+        refused = await client.post("create_model", body | {"model_seq_id": 3, "lora_config": {"seed": 0.5}}, 400)
+        assert refused["detail"] == "seed: 0.5: give a value of type int"
+
+
+async def test_numbers_that_json_lacks(tmp_path):
+    trainer = FakeTrainer()
+    trainer.optim_step = lambda model, adam: {"grad_norm:mean": float("nan"), "skipped_steps:max": 1.0}
+    async with serving(tmp_path, trainer) as http:
+        client = await Client(http).open()
+        assert (await client.result(await client.step(1)))["metrics"] == {"skipped_steps:max": 1.0}
+        step = {"model_id": client.model, "seq_id": 2, "adam_params": {"learning_rate": None}}
+        refused = await client.result(await client.post("optim_step", step))
+        assert refused == {"error": "learning_rate: missing: give a value of type float", "category": "user"}
 
 
 async def test_refused_commands_count(tmp_path, monkeypatch):
@@ -416,7 +471,7 @@ async def test_samples_have_the_weights_of_their_session(tmp_path):
     ],
 )
 async def test_stops_are_end_of_text_nothing_texts_or_tokens(tmp_path, stop, ids, texts, endless):
-    service = Service(FakeTrainer(), FakeSamplers(), MODEL, 64, (2,), tmp_path)
+    service = Service(FakeTrainer(), FakeSamplers(), MODEL, 32.0, (2,), tmp_path)
     sampling, found = service._sampling({"sampling_params": {"stop": stop}})
     assert (sampling.stop_token_ids, found, sampling.ignore_eos, sampling.max_new_tokens) == (ids, texts, endless, 64)
 
@@ -458,12 +513,15 @@ async def test_what_the_engine_does_not_take_is_refused_at_once(tmp_path):
         asked |= {"prompt": {"chunks": [{"tokens": [1, 2]}]}, "topk_prompt_logprobs": 21}
         answer = await client.result(await client.post("asample", asked))
         assert (answer["category"], "at most 20" in answer["error"]) == ("user", True)
+        asked |= {"prompt": {"chunks": [{"tokens": [1, 1000]}]}, "topk_prompt_logprobs": 0}
+        answer = await client.result(await client.post("asample", asked))
+        assert answer == {"error": "the prompt has token 1000: the model knows 0 to 999", "category": "user"}
 
 
 async def test_an_answer_that_takes_long_is_asked_for_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(service_module, "POLL_SECONDS", 0.01)
     async with serving(tmp_path) as http:
         client = await Client(http).open()
+        monkeypatch.setattr(service_module, "POLL_SECONDS", 0.01)
         answer = await client.post("retrieve_future", {"request_id": (await client.step(2))["request_id"]}, 408)
         assert answer["queue_state"] == "active"
         await client.post("retrieve_future", {"request_id": f"{client.model}/77"}, 410)
@@ -524,7 +582,7 @@ async def test_limits_of_a_key_refuse_and_leave_the_others_alone(tmp_path, monke
 
 async def test_the_death_of_a_rank_ends_the_service_and_the_command_runs_again(tmp_path):
     trainer = FakeTrainer()
-    service = Service(trainer, FakeSamplers(), MODEL, 64, (2,), tmp_path)
+    service = Service(trainer, FakeSamplers(), MODEL, 32.0, (2,), tmp_path)
     await service.start()
     transport = httpx.ASGITransport(App(service, ""))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
@@ -550,8 +608,18 @@ async def test_keys_begin_with_the_token_and_own_their_models(tmp_path):
         await thief.post("session_heartbeat", {"session_id": client.session}, 404)
 
 
+def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch, capsys):
+    config = Config()
+    config.trainer.default_local_dir = str(tmp_path)
+    monkeypatch.setattr(serve_command, "load_config", lambda args, checks: config)
+    with locked(tmp_path, "trainer.default_local_dir"):
+        assert main(["serve", "model.path=x"]) != 0
+    assert "is in use by another run" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("given", ["abc", "tml-abc"])
-def test_the_printed_key_begins_as_the_sdk_wants(monkeypatch, given):
+def test_the_printed_key_begins_as_the_sdk_wants(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
     served = []
 
     async def serve(config, token, host, port):

@@ -37,7 +37,7 @@ def test_a_second_run_is_refused_until_the_first_is_gone(tmp_path: Path) -> None
         assert message.startswith(f"{tmp_path} is in use by another run (process {holder.pid} on {os.uname().nodename}")
         assert message.endswith("give this run trainer.output_dir=FOLDER")
         config = Config(trainer=Trainer(default_local_dir=str(tmp_path)))
-        with pytest.raises(UserError, match=f"process {holder.pid} on .* give this run trainer.experiment_name=NAME"):
+        with pytest.raises(UserError, match=f"process {holder.pid} on .* run trainer.default_local_dir=FOLDER"):
             supervise(lambda _: None, config, "trainer.default_local_dir")
         holder.kill()
         with locked(tmp_path, "trainer.output_dir"):

@@ -97,5 +97,4 @@ def _sign(file: IO[str]) -> None:
 
 
 def _in_use(run_dir: Path, key: str, who: str) -> str:
-    own = "trainer.experiment_name=NAME" if key.endswith("default_local_dir") else f"{key}=FOLDER"
-    return f"{run_dir} is in use by another run ({who}): wait for its end, or give this run {own}"
+    return f"{run_dir} is in use by another run ({who}): wait for its end, or give this run {key}=FOLDER"
