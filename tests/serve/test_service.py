@@ -708,19 +708,19 @@ async def sampler_of(client):
 async def test_images_of_prompts_that_wait_are_not_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(wire, "MAX_FEATURES", 6400)
     trainer, samplers = FakeTrainer(), FakeSamplers(delay=0.1)
-    trainer.processor = Shows()
+    trainer.processor = shown = Shows()
     async with serving(tmp_path, trainer, samplers) as http:
         client = await Client(http).open()
         sampler = await sampler_of(client)
         waiting = [await asked(client, sampler, seq, 1000, 1000) for seq in range(20)]
         waiting += [await asked(client, sampler, 20, 6400), await asked(client, sampler, 21, 6401)]
         text = await client.result(await asked(client, sampler, 22))
-        assert trainer.processor.held > 0, "a text waits for no image"
+        assert shown.held > 0, "a text waits for no image"
         *answers, large, too_large = [await client.result(one) for one in waiting]
     assert all(answer["sequences"] for answer in (*answers, large, text))
     assert "send fewer" in too_large["error"]
     # Those that are sampled from, and one prompt that waits or is refused.
-    assert 6000 <= trainer.processor.most <= 6400 + 6401
+    assert 6000 <= shown.most <= 6400 + 6401
 
 
 async def test_prompts_that_wait_are_bounded_in_bytes(tmp_path, monkeypatch):
