@@ -128,7 +128,7 @@ def rank(index: int, world: int, port: int, folder: Path, device_type: str, resu
             FsdpConfig(),
             device=device,
         )
-        ranks.barrier()
+        ranks.attempt(lambda: None)
     found = {
         "seconds": time.perf_counter() - begin,
         "own": memory.own - memory.first,

@@ -12,12 +12,11 @@ import json
 import socket
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 import orjson
 import uvicorn
-from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -41,6 +40,7 @@ MAX_ARRIVING_BYTES = 16 * MAX_BODY_BYTES
 BODY_SECONDS = 60.0
 """Seconds in which a body has to arrive."""
 END_BYTES = 4096
+"""Bytes at each end of a body that is too large: they name what is refused."""
 MAX_MEMBERS = 1000
 """Packed parts that one body may have."""
 ANY_HEADER = 32
@@ -129,32 +129,29 @@ class BodyReader:
         """Bytes of the bodies that have not arrived in full."""
 
     async def read(self, http: HttpRequest, body: bytearray | None = None) -> bytes:
-        """The body of a request, unpacked; `body` gets what arrives. Raises Refused."""
-        body = bytearray() if body is None else body
+        """The body of a request, unpacked; `body` gets what arrives, the two ends of what is too large. Raises
+        Refused."""
+        body, size = bytearray() if body is None else body, 0
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 async for chunk in http.stream():
+                    size += len(chunk)
                     self._add(body, chunk)
         except TimeoutError:
+            check_size(size)
             raise Refused(f"the body takes more than {BODY_SECONDS:g} s to arrive", "slow") from None
         finally:
             self._arriving -= len(body)
+        check_size(size)
         coding = http.headers.get("content-encoding", "identity")
         return bytes(body) if coding == "identity" else await asyncio.to_thread(unpacked, bytes(body), coding)
 
-    async def end(self, http: HttpRequest) -> bytes:
-        """The last bytes of a body that is too large, as far as they arrive."""
-        last = b""
-        with suppress(TimeoutError, ClientDisconnect, RuntimeError):  # the latter: all of it has arrived
-            async with asyncio.timeout(BODY_SECONDS):
-                async for chunk in http.stream():
-                    last = (last + chunk)[-END_BYTES:]
-        return last
-
     def _add(self, body: bytearray, chunk: bytes) -> None:
+        before = len(body)
         body += chunk
-        self._arriving += len(chunk)
-        check_size(len(body))
+        if len(body) > MAX_BODY_BYTES:
+            del body[END_BYTES:-END_BYTES]
+        self._arriving += len(body) - before
         if self._arriving > MAX_ARRIVING_BYTES:
             raise Refused("too many requests arrive at once: ask again later", "busy")
 

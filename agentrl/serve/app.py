@@ -47,8 +47,6 @@ class App:
         try:
             answer = await self._done(http, path, owner, await self.bodies.read(http, arrived))
         except (*BAD, Refused, UserError) as error:
-            if getattr(error, "fault", "") == "large":
-                arrived += await self.bodies.end(http)
             if getattr(error, "fault", "") not in ("slow", "busy", "lost"):  # after which a command comes again
                 await self.service.refuse(http, owner, named_command(bytes(arrived)), str(error))
             raise

@@ -7,7 +7,6 @@ Invariants:
 - a call that raises leaves every model as it was.
 """
 
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
@@ -22,7 +21,6 @@ from torch import nn
 
 from agentrl.config.schema import Config
 from agentrl.core.errors import UserError
-from agentrl.core.remote_files import made_once
 from agentrl.engines.launching import launch
 from agentrl.serve.contract import Adam, AdapterShape, Datum, PassResult
 from agentrl.serve.losses import TARGETS, loss_of, pack_data
@@ -138,14 +136,8 @@ class Models:
         self._tenant(model).load_state_dict(state if optimizer else {"parameters": state["parameters"]})
 
     def export(self, model: str, folder: Path) -> None:
-        """Write weights to sample from, as a whole or not at all: an adapter as peft saves it, or a model with its
-        tokenizer."""
-        tenant = self._tenant(model)
-        if not self.roles.ranks.first:
-            tenant.export(folder)  # the first rank writes what all of them gather
-            return
-        shutil.rmtree(folder, ignore_errors=True)
-        made_once(folder, tenant.export, f"the weights of {model} cannot be written")
+        """Write weights to sample from: an adapter as peft saves it, or a model with its tokenizer."""
+        self._tenant(model).export(folder)
 
     def remove(self, model: str) -> None:
         """Forget a model; where all weights were trained, the base has those of its files again."""

@@ -127,9 +127,9 @@ class TrainingRun:
         if not self.alive:
             parts = {ours: self.info[theirs] for ours, theirs in PARTS.items()}
             self.trainer.create(self.id, AdapterShape(self.info["lora_rank"], self.info["seed"] or 0, **parts))
-            self.alive = True
             if self.snapshot.exists():
                 self.trainer.load(self.id, self.snapshot, optimizer=True)
+            self.alive = True
         self.closing |= command.path == "unload_model"
         answer: Answer | None = getattr(self, f"_{command.path}", lambda _: {})(command)
         return {"type": command.path, "model_id": self.id} | answer if isinstance(answer, dict) else answer
@@ -139,15 +139,20 @@ class TrainingRun:
         loaded = (last := self.commands[self.next - 1]).path == "load_weights" and not last.failed
         if not loaded and self.steps - int(self.snapshot.suffix[1:]) < SNAPSHOT_STEPS:
             return
-        draft, old = self.folder / "snapshots" / "draft", self.snapshot
-        shutil.rmtree(draft, ignore_errors=True)
-        self.trainer.save(self.id, draft)
-        self.snapshot = draft.replace(old.with_name(f"{self.next - 1}.{self.steps}"))
+        old = self.snapshot
+        self.snapshot = self._draft(self.trainer.save).replace(old.with_name(f"{self.next - 1}.{self.steps}"))
         for file in (self.folder / "commands").glob("[0-9]*"):
             if int(file.stem) < self.next - ANSWERS * (file.suffix == ".answer"):
                 file.unlink()
         self.commands = {seq: command for seq, command in self.commands.items() if seq >= self.next - ANSWERS}
         shutil.rmtree(old, ignore_errors=True)
+
+    def _draft(self, write: Callable[[str, Path], None]) -> Path:
+        """A folder that has the model as `write` writes it; a failed one is written again."""
+        draft = self.folder / "sampling" / "draft"
+        shutil.rmtree(draft, ignore_errors=True)
+        write(self.id, draft)
+        return draft
 
     def close(self) -> None:
         """Answer the commands that will not run, and forget all but checkpoints and metrics."""
@@ -194,7 +199,8 @@ class TrainingRun:
         if parse(command.body).get("path") is not None:
             return self._checkpoint("sampler_weights", command, self.trainer.export)
         folder, session = self.folder / "sampling", self.id.partition(":")[0]
-        self.trainer.export(self.id, folder / str(command.seq))
+        shutil.rmtree(folder / str(command.seq), ignore_errors=True)
+        self._draft(self.trainer.export).replace(folder / str(command.seq))
         for old in sorted(folder.iterdir(), key=lambda path: path.stat().st_mtime)[:-UNNAMED]:
             shutil.rmtree(old)
         return {"sampling_session_id": f"{session}:sample:{command.seq}~{self.id}~sampling~{command.seq}"}
@@ -217,9 +223,7 @@ class TrainingRun:
             raise UserError(f"{path} is there already: choose another name, or pass overwrite=True")
         own = {"checkpoint_type": TYPES[kind], "time": time.time()} | expiry(body)
         note = {"checkpoint_id": f"{kind}/{folder.name}", "tinker_path": path, "seq": command.seq} | own
-        draft = self.folder / "sampling" / "draft"
-        shutil.rmtree(draft, ignore_errors=True)
-        write(self.id, draft)
+        draft = self._draft(write)
         write_atomic(draft / NOTE, [orjson.dumps(note).decode()])
         delete_checkpoint(folder)
         draft.replace(folder)

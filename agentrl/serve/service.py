@@ -10,8 +10,10 @@ import os
 import re
 import secrets
 import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,14 +22,15 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
 from agentrl.serve import downloads, runs, wire
 from agentrl.serve.runs import INFO, NOTE, TrainingRun, facts_in, folder_of
 from agentrl.serve.wire import Answer, Body, field
-from agentrl.training.checkpoint.restarts import WorkerDied
+from agentrl.training.checkpoint.restarts import RanksFailed, WorkerDied
+from agentrl.trajectory.medium import Media
 
 if TYPE_CHECKING:
     from agentrl.serve.models import Models  # which imports torch
@@ -38,7 +41,10 @@ log = logging.getLogger(__name__)
 SESSION_SECONDS, POLL_SECONDS = 1800.0, 25.0
 """Seconds without a heartbeat after which a session ends, and those that a request for an answer takes."""
 MAX_MODELS, MAX_COMMANDS, MAX_BYTES, MAX_SAMPLES, MAX_DRAWS = 16, 4096, 2**30, 8192, 256
-"""Models of a key; its commands that wait, and their bytes; its prompts that wait, and the answers to one."""
+"""Models of a key; its commands that wait, and their bytes, which are also those of its prompts; its prompts that wait,
+and the answers to one."""
+IMAGE_PARTS = 64
+"""Parts of the memory for images of prompts, which has room for MAX_FEATURES numbers."""
 MAX_STOPS, MAX_ANSWERS = 128, 20_000
 """Texts that end an answer, and prompts whose answers can be fetched again."""
 SEEDS = 1_000_003
@@ -76,6 +82,10 @@ class Service:
         self._seen: dict[str, float] = {}
         """When a session was last heard of."""
         self._samples: dict[str, asyncio.Future[Answer]] = {}
+        self._waiting = defaultdict[str, list[int]](list)
+        """The bytes of each prompt of a key that waits."""
+        self._reading, self._room = asyncio.Lock(), asyncio.Semaphore(IMAGE_PARTS)
+        """Held to read images, and a part of the memory for them."""
         self._begun = 0.0
         """Seconds that the model of the last turn had used before it."""
         self._thread, self._wake = ThreadPoolExecutor(1, "trainer"), asyncio.Event()
@@ -111,14 +121,24 @@ class Service:
         # Time that a model has not used is not saved up.
         run, begun = min(runs, key=lambda run: max(run.used, self._begun)), time.monotonic()
         self._begun, command = max(run.used, self._begun), run.commands[run.next]
-        answer = {} if command.failed else await answered(self._in_thread(run.do, command))
+        try:
+            answer = {} if command.failed else await answered(self._in_thread(run.do, command))
+        except RanksFailed as failed:
+            # Once answered, it does not run again. What has run before a restart may fail after each.
+            failed.counts = command.answer.done()
+            run.ran(command, {"error": str(failed), "category": "server"})
+            raise
         if answer is not None:
             run.ran(command, answer)
             await self._in_thread(run.take_snapshot)
         run.used = self._begun + time.monotonic() - begun
 
     async def _in_thread(self, work: Callable[..., Any], *args: Any) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+        """The result of work of the trainer. Raises WorkerDied where its ranks have to start again."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+        except InfraError as error:
+            raise error if isinstance(error, WorkerDied) else RanksFailed(str(error)) from error
 
     def post_client(self, call: Call) -> Answer:
         """Settings of the SDK: the static and the dynamic ones."""
@@ -273,22 +293,35 @@ class Service:
         count = field(call.body, "num_samples", int, 1)
         name = f"{sampler}/{field(call.body, 'seq_id', int, secrets.randbits(60))}"
         if name not in self._samples:
-            mine = [one for key, one in self._samples.items() if key.startswith(f"s-{call.owner}_")]
-            if sum(not one.done() for one in mine) >= MAX_SAMPLES:
+            waiting = self._waiting[call.owner]
+            if len(waiting) >= MAX_SAMPLES or sum(waiting) > MAX_BYTES:
                 raise Refused("too many samples wait: ask again later", "busy")
             if not 1 <= count <= MAX_DRAWS or any(call.body.get(name) for name in UNSERVED):
                 raise Refused(f"num_samples: ask for 1 to {MAX_DRAWS}; {', '.join(UNSERVED)} are not served")
             draws = self._drawn(self._weights(call, sampler), count, call.body)
             self._samples[name] = asyncio.ensure_future(answered(draws))
+            waiting.append(len(call.raw))
+            self._samples[name].add_done_callback(lambda _: waiting.remove(len(call.raw)))
             for old in [key for key, one in self._samples.items() if one.done()][:-MAX_ANSWERS]:
                 del self._samples[old]
         return {"request_id": name, "sample_sequence_ids": [f"{name}/{i}" for i in range(count)]}
 
     async def _drawn(self, weights: Path | None, count: int, body: Body) -> Answer:
-        chunks, (sampling, texts) = wire.chunks_of(field(body, "prompt", dict)), self._sampling(body)
-        ((ids, media),) = await asyncio.to_thread(wire.read_prompts, [chunks], self._trainer.processor)
+        """The samples of a prompt. All images in memory have twice MAX_FEATURES numbers at most: those that are sampled
+        from, and those of one prompt that waits for room."""
+        chunks = wire.chunks_of(field(body, "prompt", dict))
+        async with AsyncExitStack() as images:
+            async with self._reading if any(isinstance(chunk, tuple) for chunk in chunks) else nullcontext():
+                ((ids, media),) = await asyncio.to_thread(wire.read_prompts, [chunks], self._trainer.processor)
+                numbers = sum(tensor.numel() for medium in media for tensor in medium.features.values())
+                for _ in range(-(-numbers * IMAGE_PARTS // wire.MAX_FEATURES)):
+                    await images.enter_async_context(self._room)
+            return await self._sampled(weights, count, body, ids, media)
+
+    async def _sampled(self, weights: Path | None, count: int, body: Body, ids: list[int], media: Media) -> Answer:
         if (most := max(ids, default=0)) >= self._samplers.vocabulary:  # which would end a GPU's process
             raise Refused(f"the prompt has token {most}: the model knows 0 to {self._samplers.vocabulary - 1}")
+        sampling, texts = self._sampling(body)
         seeds = [None if sampling.seed is None else sampling.seed + SEEDS * i for i in range(count)]
         ways = [replace(sampling, seed=seed) for seed in seeds]
         draws = [self._samplers.generate(weights, ids, way, stop=texts, media=media) for way in ways]

@@ -1,8 +1,10 @@
 """A Ray worker that goes wrong; in a file of its own, so that it starts without PyTorch."""
 
 import os
+import time
 
 from agentrl.core.errors import UserError
+from agentrl.http.client import ServerLost
 
 
 class Fragile:
@@ -21,6 +23,10 @@ class Fragile:
             raise UserError("a.key=1: give 2")
         if how == "bug":
             raise KeyError("no such\nthing")
+        if how == "server":
+            raise ServerLost("gone")
+        if how == "stuck":
+            time.sleep(20)
         if how == "death":
             os._exit(1)
         return how

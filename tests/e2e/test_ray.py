@@ -20,6 +20,7 @@ from agentrl.config.schema import Config, RewardModel, RewardNetwork
 from agentrl.config.schema.sft import SftConfig
 from agentrl.core.errors import InfraError, UserError
 from agentrl.data import read_rows
+from agentrl.http.client import ServerLost
 from agentrl.runtime.opening import open_runtime
 from agentrl.sft import sft
 from agentrl.train import train
@@ -243,11 +244,19 @@ def test_what_goes_wrong_on_a_rank_is_one_line(cluster: None, monkeypatch: pytes
     from agentrl.runtime.ray.worker_group import WorkerGroup
 
     monkeypatch.setattr(failures, "GRACE", 3.0)
-    kind = ray.remote(num_cpus=0)(Fragile)
+    kind = ray.remote(num_cpus=0, max_concurrency=8)(Fragile)
     group = WorkerGroup([kind.remote(), kind.remote()], ["rank 0", "rank 1"], [])
     assert group.call("call", "fine") == "fine"
     with pytest.raises(UserError, match="^a.key=1: give 2$"):
-        group.each("call", [("fine",), ("mistake",)])
+        group.call("call", "mistake")
+    # Not all have it: a caller that goes on after a UserError would call ranks that wait in a collective.
+    for other in ("fine", "stuck"):
+        with pytest.raises(InfraError, match="^a.key=1: give 2$"):
+            group.each("call", [(other,), ("mistake",)])
+    with pytest.raises(ServerLost, match="^gone$"):
+        group.each("call", [("fine",), ("server",)])
+    with pytest.raises(WorkerDied, match="^gone; the other ranks wait"):
+        group.each("call", [("stuck",), ("server",)])
     with pytest.raises(InfraError, match="^rank 1 failed: KeyError: 'no such.*thing'$"):
         group.each("call", [("fine",), ("bug",)])
     with pytest.raises(WorkerDied, match="^rank 1 died"):  # rank 0's own trouble is its consequence

@@ -4,7 +4,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from agentrl.tracking import read_metrics
 from agentrl.tracking.dumps.jsonl import load_trajectories
 from agentrl.train import train
 from agentrl_sandbox.isolation import descendants
-from tests.e2e.conftest import agentrl, command, environment
+from tests.e2e import faulty_serve
+from tests.e2e.conftest import agentrl, environment
 
 pytestmark = pytest.mark.integration
 tinker = pytest.importorskip("tinker")
@@ -41,16 +43,18 @@ STEPS = 3
 
 
 @contextmanager
-def serving(task: Path, folder: Path, *settings: str) -> Iterator[tuple[Any, subprocess.Popen[bytes]]]:
+def serving(
+    task: Path, folder: Path, *settings: str, program: Sequence[str] = ("agentrl", "serve")
+) -> Iterator[tuple[Any, subprocess.Popen[bytes]]]:
     """A client of a server, and the server's process."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     own = [f"model.path={task / 'model'}", f"trainer.default_local_dir={folder / 'serve'}", "trainer.device=cpu"]
     server = subprocess.Popen(
-        command("serve", "--port", str(port), *own, *settings),
+        [sys.executable, "-m", *program, "--port", str(port), *own, *settings],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=environment(),
+        env=environment() | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         cwd=folder,
     )
     assert server.stdout is not None
@@ -141,24 +145,34 @@ def test_a_program_over_the_server_learns_what_a_run_learns(service: Any, overri
 
 def trained(service: Any, between: Callable[[], None]) -> list[float]:
     """Figures of a few steps of an adapter; `between` comes after the first, with a command that waits."""
-    client = service.create_lora_training_client(base_model="model", rank=4, seed=3).result()
-    ids = [5, 6, 7, 8, 9, 10]
-    data = [
+    return figures_of(created(service), between)
+
+
+def created(service: Any) -> Any:
+    return service.create_lora_training_client(base_model="model", rank=4, seed=3).result()
+
+
+def data_from(first: int) -> list[Any]:
+    ids = [first, 6, 7, 8, 9, 10]
+    return [
         types.Datum(
             model_input=types.ModelInput.from_ints(ids[: n - 1]),
             loss_fn_inputs={"target_tokens": ids[1:n], "weights": [1.0] * (n - 1)},
         )
-        for n in (3, 4, 6)
+        for n in (3, 4, 6, 5)
     ]
+
+
+def figures_of(client: Any, between: Callable[[], None] = lambda: None) -> list[float]:
     found = []
     for step in range(3):
-        passed = client.forward_backward(data, "cross_entropy")
+        passed = client.forward_backward(data_from(5), "cross_entropy")
         if step == 1:
             between()
         norm = client.optim_step(ADAM).result().metrics["grad_norm:mean"]
         found += [passed.result().metrics["loss:sum"], norm]
     sampler = client.save_weights_and_get_sampling_client().result()
-    return [*found, *sampler.compute_logprobs(types.ModelInput.from_ints(ids)).result()[1:]]
+    return [*found, *sampler.compute_logprobs(types.ModelInput.from_ints([5, 6, 7, 8, 9, 10])).result()[1:]]
 
 
 @pytest.mark.slow
@@ -179,3 +193,25 @@ def test_two_ranks_train_what_one_process_trains_though_one_is_killed(task: Path
         assert trained(service, kill) == pytest.approx(expected, rel=1e-5)
     assert server.stderr is not None
     assert b"(restart 1 of 3)" in server.stderr.read()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_pass_that_fails_on_one_rank_has_its_error_and_changes_no_model(task: Path, tmp_path: Path) -> None:
+    pytest.importorskip("ray")
+    two = "trainer.n_gpus_per_node=2", "ray_init.address=local", "actor.ppo_max_token_len_per_gpu=6"
+    with serving(task, tmp_path, *two, program=["tests.e2e.faulty_serve"]) as (service, server):
+        expected = trained(service, lambda: None)
+        hostile = created(service)
+
+        def fail() -> None:
+            for first, line in ((faulty_serve.MISTAKE, "give 2"), (faulty_serve.LATE, "too late")):
+                passed = hostile.forward_backward(data_from(first), "cross_entropy")
+                with pytest.raises(tinker.RequestFailedError, match=line):
+                    passed.result()
+
+        assert trained(service, fail) == expected
+        assert figures_of(hostile) == expected
+    assert server.stderr is not None
+    said = server.stderr.read().decode()
+    assert said.count("the run resumes by itself (restart 0 of 3)") == 2, said

@@ -331,7 +331,9 @@ def sent_whole(port: int, body: bytes, kind: str) -> bytes:
     head = f"POST /s/{KEY}/v1/messages HTTP/1.1\r\nHost: x\r\n{close}{length}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", port), 20) as connection:
         connection.sendall(head + (b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if kind == "chunks" else body))
-        answer = connection.recv(1 << 16)
+        answer = b""
+        while b"}" not in answer and (part := connection.recv(1 << 16)):
+            answer += part
         return answer if answer.startswith(b"HTTP/1.1 413") else b""
 
 

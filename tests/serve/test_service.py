@@ -5,6 +5,7 @@ import io
 import json
 import tarfile
 import time
+import weakref
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,20 +13,22 @@ from types import SimpleNamespace
 import httpx
 import numpy as np
 import pytest
+import torch
 
 from agentrl.cli import serve as serve_command
 from agentrl.cli.main import main
 from agentrl.config.schema import Config
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.http import serving as serving_module
-from agentrl.serve import downloads
+from agentrl.serve import downloads, wire
 from agentrl.serve import runs as runs_module
 from agentrl.serve import service as service_module
 from agentrl.serve.app import App
 from agentrl.serve.service import Service
 from agentrl.serve.wire import MESSAGES, PROTOBUF
-from agentrl.training.checkpoint.restarts import WorkerDied
+from agentrl.training.checkpoint.restarts import RanksFailed, WorkerDied
 from agentrl.training.checkpoint.run_lock import locked
+from agentrl.trajectory.medium import Medium
 from tests.serve.fakes import FakeSamplers, FakeTrainer
 
 MODEL = Path("/models/of/tiny")
@@ -227,7 +230,8 @@ async def test_refused_commands_count(tmp_path, monkeypatch):
         assert (await client.result(await client.step(6)))["metrics"]["steps:max"] == 2
 
 
-async def test_a_large_body_counts_where_its_number_is_at_its_end(tmp_path, monkeypatch):
+@pytest.mark.parametrize("middle", [2, 20], ids=["which exceeds the limit", "after much more"])
+async def test_a_large_body_counts_where_its_number_is_at_its_end(tmp_path, monkeypatch, middle):
     monkeypatch.setattr(serving_module, "MAX_BODY_BYTES", 2000)
     async with serving(tmp_path) as http:
         client = await Client(http).open()
@@ -236,11 +240,11 @@ async def test_a_large_body_counts_where_its_number_is_at_its_end(tmp_path, monk
         async def parts():
             for part in (
                 b'{"forward_backward_input": "',
-                *[b"x" * 900] * 20,
+                *[b"x" * 900] * middle,
                 f'", "model_id": "{client.model}",'.encode(),
             ):
                 yield part
-            yield b' "seq_id": 1}'
+            yield b' "seq_id": 1}' + b" " * 200
 
         answer = await http.post("/api/v1/forward_backward", headers=client.headers, content=parts())
         assert answer.status_code == 413
@@ -735,3 +739,114 @@ async def test_sparse_columns_are_read(tmp_path):
         await client.result(await client.post("forward_backward", message.SerializeToString()))
     (call,) = [call for call in trainer.calls if call[0] == "pass"]
     assert call[5][0].columns["target_tokens"].tolist() == [[5, 0, 6], [0, 7, 0]]
+
+
+class Shows:
+    """A processor whose images are as many numbers as their text says; counts those that are in memory."""
+
+    reserved = frozenset()
+
+    def __init__(self):
+        self.held, self.most = 0, 0
+
+    def medium(self, kind, part):
+        numbers = int(part["image"].rpartition(",")[2])
+        medium = Medium(kind, None, "", (7,), (7,), {}, {"pixel_values": torch.zeros(numbers)})
+        self.held += numbers
+        self.most = max(self.most, self.held)
+        weakref.finalize(medium, self._gone, numbers)
+        return medium
+
+    def _gone(self, numbers):
+        self.held -= numbers
+
+
+async def asked(client, sampler, seq, *images, status=200, **more):
+    chunks = [{"tokens": [1, 2]}, *({"data": str(numbers), "format": "png"} for numbers in images)]
+    body = {"sampling_session_id": sampler, "seq_id": seq, "prompt": {"chunks": chunks}}
+    return await client.post("asample", body | more, status)
+
+
+async def sampler_of(client):
+    base = {"session_id": client.session, "sampling_session_seq_id": 1, "base_model": str(MODEL)}
+    return (await client.post("create_sampling_session", base))["sampling_session_id"]
+
+
+async def test_images_of_prompts_that_wait_are_not_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(wire, "MAX_FEATURES", 6400)
+    trainer, samplers = FakeTrainer(), FakeSamplers(delay=0.1)
+    trainer.processor = shown = Shows()
+    async with serving(tmp_path, trainer, samplers) as http:
+        client = await Client(http).open()
+        sampler = await sampler_of(client)
+        waiting = [await asked(client, sampler, seq, 1000, 1000) for seq in range(20)]
+        waiting += [await asked(client, sampler, 20, 6400), await asked(client, sampler, 21, 6401)]
+        text = await client.result(await asked(client, sampler, 22))
+        assert shown.held > 0, "a text waits for no image"
+        *answers, large, too_large = [await client.result(one) for one in waiting]
+    assert all(answer["sequences"] for answer in (*answers, large, text))
+    assert "send fewer" in too_large["error"]
+    # Those that are sampled from, and one prompt that waits or is refused.
+    assert 6000 <= shown.most <= 6400 + 6401
+
+
+async def test_prompts_that_wait_are_bounded_in_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "MAX_BYTES", 1000)
+    samplers = FakeSamplers(delay=0.2)
+    async with serving(tmp_path, samplers=samplers) as http:
+        client, other = await Client(http).open(), await Client(http, "tml-b").open()
+        sampler = await sampler_of(client)
+        first = await asked(client, sampler, 0, user="x" * 1000)
+        assert "too many samples" in (await asked(client, sampler, 1, status=429))["detail"]
+        await other.result(await asked(other, await sampler_of(other), 0))
+        await client.result(first)
+        await client.result(await asked(client, sampler, 1))
+
+
+@pytest.mark.prevents("an error of one rank leaves the others in a collective, and the next command of any model hangs")
+@pytest.mark.parametrize("before", [False, True], ids=["new", "has run before the restart"])
+async def test_an_error_after_which_ranks_differ_is_the_answer_and_a_restart(tmp_path, before):
+    if before:
+        async with serving(tmp_path) as http:
+            client = await Client(http).open()
+            await client.result(await client.forward(1, 5))
+    trainer = FakeTrainer()
+    trainer.proceed = lambda model: (_ for _ in ()).throw(InfraError("rank 1 failed: no room"))
+    service = Service(trainer, FakeSamplers(), MODEL, 64, (2,), tmp_path)
+    await service.start()
+    transport = httpx.ASGITransport(App(service, ""))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+        if before:
+            client.http = http
+        else:
+            client = await Client(http).open()
+            await client.forward(1, 5)
+        with pytest.raises(RanksFailed, match="rank 1") as raised:
+            await service.training
+    assert raised.value.counts == before, "restarts after answers have no end, and need none"
+    await service.close()
+    async with serving(tmp_path) as http:
+        client.http = http
+        found = await client.result({"request_id": f"{client.model}/1"})
+        if before:
+            assert found["metrics"] == {"loss:sum": 5.0}
+        else:
+            assert found == {"error": "rank 1 failed: no room", "category": "server"}
+        await client.forward(2, 6)
+        stepped = await client.result(await client.step(3))
+        assert stepped["metrics"]["weights:mean"] == 6.0 + 5.0 * before
+
+
+async def test_a_model_that_cannot_be_loaded_after_a_restart_is_not_a_new_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs_module, "SNAPSHOT_STEPS", 1)
+    async with serving(tmp_path) as http:
+        client = await Client(http).open()
+        await client.forward(1, 5)
+        await client.step(2)
+        await client.result(await client.forward(3, 1))
+    (state,) = tmp_path.glob("*/snapshots/*/state.json")
+    state.write_text("{")
+    async with serving(tmp_path) as http:
+        client.http = http
+        assert "error" in await client.result(await client.forward(4, 1))
+        assert "error" in await client.result(await client.step(5))

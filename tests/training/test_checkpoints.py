@@ -7,10 +7,11 @@ from itertools import cycle
 import pytest
 import torch
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.training.checkpoint import folders as checkpoints
 from agentrl.training.checkpoint.lineage import latest
 from agentrl.training.checkpoint.resuming import Resuming
+from agentrl.training.parallel.ranks import Ranks
 from agentrl.training.parallel.shards import TensorChunk
 from tests.training.saved import save_checkpoint
 from tests.warm import Process
@@ -147,3 +148,13 @@ def test_a_killed_process_never_leaves_half_a_checkpoint(tmp_path):
         step, state = checkpoints.load(found)
         assert state["step"] == step == int(found.name.rpartition("_")[2])
         assert (state["w"] == step).all()
+
+
+def test_a_rank_does_not_wait_for_a_first_one_that_cannot_begin(tmp_path):
+    class Second(Ranks):
+        def attempt(self, function):
+            function()
+            raise InfraError("rank 0: no space left on device")
+
+    with pytest.raises(InfraError, match="no space left"):
+        checkpoints.begin(tmp_path, 1, STATE, ranks=Second(rank=1, world=2))

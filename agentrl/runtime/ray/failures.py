@@ -8,8 +8,7 @@ from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskErro
 
 from agentrl.core.errors import InfraError, UserError
 from agentrl.http.client import ServerLost
-from agentrl.training.checkpoint.lineage import DamagedCheckpoint
-from agentrl.training.checkpoint.restarts import PassTooLarge, WorkerDied
+from agentrl.training.checkpoint.restarts import WorkerDied
 
 GRACE = 10.0
 """Seconds to wait for errors of the other ranks, and for Ray to notice a dead process."""
@@ -25,11 +24,8 @@ def plain_error(error: BaseException, who: str) -> Exception:
     cause = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, ObjectLostError):
         return WorkerDied(f"{who} lost tokens: the machine that had them is down")
-    if isinstance(cause, DamagedCheckpoint | PassTooLarge):
+    if isinstance(cause, UserError | InfraError):
         return cause
-    for kind in (UserError, WorkerDied, ServerLost, InfraError):  # the engine restarts a lost server, and retries
-        if isinstance(cause, kind):
-            return kind(str(cause))
     lines = str(cause).strip().splitlines()
     text = f"{type(cause).__name__}: {lines[0] if lines else 'no message'}"
     if any(word in text for word in BROKEN):
@@ -46,26 +42,29 @@ async def answered(ref: Any, who: str) -> Any:
 
 
 def results(refs: Sequence[Any], names: Sequence[str]) -> list[Any]:
-    """Results of all workers. Raises the error that explains a failure best.
+    """Results of all workers. Raises the error that explains a failure best: a UserError only where all raise the same
+    one, so that they can be called again.
 
-    After a rank dies or fails, the others are stuck in a collective operation: this does not wait for them.
+    After a rank fails, the others may be stuck in a collective operation: they have GRACE seconds to answer.
     """
-    names_of = dict(zip(refs, names, strict=True))
-    left = list(refs)
+    names_of, left = dict(zip(refs, names, strict=True)), list(refs)
     while left:
         done, left = ray.wait(left, num_returns=1)
         if first := failure(done[0], names_of[done[0]]):
-            errors = [first] if is_conclusive(first) else [first, *late_failures(left, names_of)]
-            # A user error, or a death, which explains the errors of the other ranks.
-            found = min(errors, key=lambda error: (not is_conclusive(error), not isinstance(error, WorkerDied)))
-            raise found from found.__cause__
+            late, stuck = ray.wait(left, num_returns=len(left), timeout=0 if is_death(first) else GRACE)
+            errors = [first, *filter(None, [failure(ref, names_of[ref]) for ref in late])]
+            # A death, which explains the errors of the other ranks, or a user's mistake.
+            found = max(errors, key=lambda e: (is_death(e), isinstance(e, UserError), isinstance(e, WorkerDied)))
+            alike = len(errors) == len(refs) and len(set(map(str, errors))) == 1
+            raise (found if alike else of_some(found, stuck)) from found.__cause__
     return list(ray.get(list(refs)))
 
 
-def late_failures(refs: list[Any], names: dict[Any, str]) -> list[Exception]:
-    """Further errors within GRACE seconds."""
-    done, _ = ray.wait(refs, num_returns=len(refs), timeout=GRACE) if refs else ([], [])
-    return [error for ref in done if (error := failure(ref, names[ref]))]
+def of_some(error: Exception, stuck: Sequence[Any]) -> Exception:
+    """The error to raise for one that not all workers have: their states differ, and `stuck` ones answer no call."""
+    if stuck and isinstance(error, ServerLost):  # after which the weights would be sent again
+        return WorkerDied(f"{error}; the other ranks wait for this one")
+    return InfraError(str(error)) if isinstance(error, UserError) else error
 
 
 def failure(ref: Any, who: str) -> Exception | None:
@@ -79,8 +78,6 @@ def failure(ref: Any, who: str) -> Exception | None:
     return None
 
 
-def is_conclusive(error: Exception) -> bool:
-    """Whether no later error can explain more."""
-    if isinstance(error, DamagedCheckpoint):  # all ranks raise it, and Ray logs the errors that are not fetched
-        return False
-    return isinstance(error, UserError) or (isinstance(error, WorkerDied) and LOST not in str(error))
+def is_death(error: Exception) -> bool:
+    """Whether a process died, or asks for a restart: no later error can explain more."""
+    return isinstance(error, WorkerDied) and LOST not in str(error)

@@ -64,11 +64,7 @@ def begin(
     draft = folder / f"{_NEW}{final.name}"
     plain, chunks = split(state)
     chunks = to_cpu(chunks)
-    if ranks.first:
-        folder.mkdir(parents=True, exist_ok=True)
-        tidy(folder)
-        draft.mkdir()
-    ranks.barrier()
+    ranks.attempt(lambda: _begin_draft(draft) if ranks.first else None)
     if write_model is not None:
         write_model(draft / HUGGINGFACE)
 
@@ -78,6 +74,12 @@ def begin(
         return final
 
     return finish
+
+
+def _begin_draft(draft: Path) -> None:
+    draft.parent.mkdir(parents=True, exist_ok=True)
+    tidy(draft.parent)
+    draft.mkdir()
 
 
 def load(path: Path, *, ranks: Ranks = ALONE) -> tuple[int, dict[str, Any]]:

@@ -20,6 +20,13 @@ log = logging.getLogger(__name__)
 class WorkerDied(InfraError):
     """A process of the run died; its work since the last checkpoint is lost."""
 
+    counts = True
+    """Whether the restart is one of `trainer.max_restarts`."""
+
+
+class RanksFailed(WorkerDied):
+    """A call failed on some ranks, or in the middle: their states differ, and some may wait for the others."""
+
 
 class PassTooLarge(WorkerDied):
     """A pass of a rank does not fit into its GPU's memory, and the other ranks wait for it."""
@@ -58,9 +65,9 @@ class Restarts:
     def after(self, died: WorkerDied) -> None:
         """Set the settings of the next restart. Raises `died` after `trainer.max_restarts` of them."""
         most = self.config.trainer.max_restarts
-        if self.taken >= most:
+        if self.taken >= most and died.counts:
             raise died
-        self.taken += 1
+        self.taken += died.counts
         log.warning("%s; the run resumes by itself (restart %d of %d)", died, self.taken, most)
         now, trainer = checkpoint_ids(self.folder), self.config.trainer
         if now and now != self._before:  # else the run has written none, and starts as before

@@ -105,13 +105,9 @@ class Ranks:
         torch.distributed.broadcast_object_list(values, src=0)
         return values[0]
 
-    def barrier(self) -> None:
-        """Wait for all ranks, in the background group."""
-        if self.world > 1:
-            torch.distributed.barrier(group=self.background_group)
-
     def attempt(self, function: Callable[[], T]) -> T:
-        """`function()`; where it fails on one rank it fails on all. Uses the background group."""
+        """`function()`; where it fails on one rank it fails on all, and none goes on before all have ended it. Uses the
+        background group."""
         error: Exception | None = None
         try:
             result = function()

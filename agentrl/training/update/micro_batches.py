@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from agentrl.config.schema import Actor
-from agentrl.core.errors import UserError
+from agentrl.core.errors import InfraError, UserError
 from agentrl.training.batches.batch import Batch
 from agentrl.training.batches.shared_prompts import families, pass_tokens
 from agentrl.training.batches.splitting import micro_batches
@@ -163,13 +163,13 @@ def score_batch(score: Score, batch: Batch, micro_batching: MicroBatching, *, co
 
 def fits(run: Callable[[], None], ranks: Ranks, half: int = 0) -> bool:
     """`run()`; whether the GPU's memory was enough. On several ranks, of which the others compute on, raises
-    PassTooLarge with the tokens of smaller passes (`half`), or UserError where there are none."""
+    PassTooLarge with the tokens of smaller passes (`half`), or InfraError where there are none."""
     try:
         run()
         return True
     except torch.OutOfMemoryError as error:
         if ranks.world > 1:
-            raise (PassTooLarge(f"a pass {NO_ROOM}", half) if half else UserError(f"a pass {NO_ROOM}")) from error
+            raise (PassTooLarge(f"a pass {NO_ROOM}", half) if half else InfraError(f"a pass {NO_ROOM}")) from error
     # Outside the handler, where the error no longer keeps the pass's tensors.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
