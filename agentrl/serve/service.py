@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SESSION_SECONDS, POLL_SECONDS = 1800.0, 25.0
-"""Seconds without a heartbeat after which a session ends, and those that a request for an answer takes."""
+SESSION_SECONDS, SILENT_SECONDS, POLL_SECONDS = 1800.0, 180.0, 25.0
+"""Seconds without a heartbeat after which a session ends, and where its key needs room; those that a request for an
+answer takes."""
 MAX_MODELS, MAX_COMMANDS, MAX_BYTES, MAX_SAMPLES, MAX_DRAWS = 16, 4096, 2**30, 8192, 256
 """Models of a key; its commands that wait, and their bytes, which are also those of its prompts; its prompts that wait,
 and the answers to one."""
@@ -177,14 +178,24 @@ class Service:
         session, number = field(call.body, "session_id", str), field(call.body, "model_seq_id", int)
         folder = self.folder / f"{self._owned(call, session)}:train:{number}"
         if folder.name not in self._runs:
-            if sum(name.startswith(f"s-{call.owner}_") for name in self._runs) >= MAX_MODELS:
-                raise Refused(f"{MAX_MODELS} models are open with this key: end a program that trains some")
+            self._make_room(call.owner)
             info = {"training_run_id": folder.name, "model_owner": call.owner, "last_request_time": time.time()}
             write_atomic(folder / INFO, [orjson.dumps(self._adapter(call) | info).decode()])
             for name in ("commands", "snapshots", "sampling", *runs.TYPES):
                 (folder / name).mkdir(exist_ok=True)
             self._runs[folder.name] = TrainingRun(folder, self._facts(folder), self._trainer)
         return await self._submit(call, folder.name, 0)
+
+    def _make_room(self, owner: str) -> None:
+        """Where a key has its number of models, end the session that has been silent for the longest: its program may
+        have died. Raises Refused where all programs live."""
+        mine = [name for name, run in self._runs.items() if name.startswith(f"s-{owner}_") and not run.closing]
+        if len(mine) < MAX_MODELS:
+            return
+        seen, session = min((self._seen[session], session) for session in (name.partition(":")[0] for name in mine))
+        if time.monotonic() - seen < SILENT_SECONDS:
+            raise Refused(f"{MAX_MODELS} models are open with this key: end a program that trains some")
+        self._finish(session)
 
     def _adapter(self, call: Call) -> dict[str, Any]:
         """The adapter of a new model, in the protocol's words."""

@@ -584,6 +584,18 @@ async def test_limits_of_a_key_refuse_and_leave_the_others_alone(tmp_path, monke
         await other.result(await other.step(1))
 
 
+async def test_a_silent_session_makes_room_for_the_next_program(tmp_path, monkeypatch):
+    monkeypatch.setattr(service_module, "MAX_MODELS", 1)
+    monkeypatch.setattr(service_module, "SILENT_SECONDS", 0.2)
+    async with serving(tmp_path) as http:
+        dead, other = await Client(http).open(), await Client(http, "tml-b").open()
+        await asyncio.sleep(0.3)
+        alive = await Client(http).open()
+        await alive.result(await alive.step(1))
+        await other.result(await other.step(1))
+        assert "is not open" in (await dead.post("optim_step", {"model_id": dead.model, "seq_id": 1}, 404))["detail"]
+
+
 async def test_the_death_of_a_rank_ends_the_service_and_the_command_runs_again(tmp_path):
     trainer = FakeTrainer()
     service = Service(trainer, FakeSamplers(), MODEL, 32.0, (2,), tmp_path)
