@@ -824,7 +824,7 @@ async def test_an_error_after_which_ranks_differ_is_the_answer_and_a_restart(tmp
             await client.result(await client.forward(1, 5))
     trainer = FakeTrainer()
     trainer.proceed = lambda model: (_ for _ in ()).throw(InfraError("rank 1 failed: no room"))
-    service = Service(trainer, FakeSamplers(), MODEL, 64, (2,), tmp_path)
+    service = Service(trainer, FakeSamplers(), MODEL, 32.0, (2,), tmp_path)
     await service.start()
     transport = httpx.ASGITransport(App(service, ""))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
