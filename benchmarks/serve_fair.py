@@ -124,7 +124,7 @@ async def asleep(folder: Path, tokens: int) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a service whose trainer sleeps."""
     parts: Any = Sleeping(tokens)
     await asyncio.to_thread(folder.mkdir)
-    service = Service(parts, parts, Path("/models/of/tiny"), 512, (2,), folder)
+    service = Service(parts, parts, Path("/models/of/tiny"), 32.0, (2,), folder)
     await service.start()
     transport = httpx.ASGITransport(App(service, ""))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=60) as http:

@@ -136,7 +136,7 @@ class BodyReader:
             async with asyncio.timeout(BODY_SECONDS):
                 async for chunk in http.stream():
                     size += len(chunk)
-                    self._add(body, chunk)
+                    self._add(body, chunk, size)
         except TimeoutError:
             check_size(size)
             raise Refused(f"the body takes more than {BODY_SECONDS:g} s to arrive", "slow") from None
@@ -146,10 +146,11 @@ class BodyReader:
         coding = http.headers.get("content-encoding", "identity")
         return bytes(body) if coding == "identity" else await asyncio.to_thread(unpacked, bytes(body), coding)
 
-    def _add(self, body: bytearray, chunk: bytes) -> None:
+    def _add(self, body: bytearray, chunk: bytes, size: int) -> None:
+        """Add a part of a body, of which `size` bytes have arrived."""
         before = len(body)
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
+        if size > MAX_BODY_BYTES:
             del body[END_BYTES:-END_BYTES]
         self._arriving += len(body) - before
         if self._arriving > MAX_ARRIVING_BYTES:

@@ -7,7 +7,7 @@ other columns have, the sum stays finite.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from agentrl.training.batches.media import Media
 
 TARGETS = "target_tokens"
 LOW, HIGH = "clip_low_threshold", "clip_high_threshold"
+LARGEST = 1e30  # number of a setting
 CLIP = {LOW: 0.8, HIGH: 1.2}  # bounds of the ratio
 NAMES = {"logprobs": "old_logprobs", "sequence_ratio_mask": "chosen"}  # columns with another name in a batch
 
@@ -63,7 +64,7 @@ def loss_of(name: str, settings: Mapping[str, float]) -> tuple[Loss, LossFunctio
     if unknown := given.keys() - loss.settings:
         raise UserError(f"{name} has no setting {', '.join(unknown)}; it has {', '.join(loss.settings) or 'none'}")
     low, high = given.get(LOW, -inf), given.get(HIGH, inf)
-    if not all(isinstance(v, int | float) and isfinite(v) for v in given.values()) or low > high:
+    if not all(isinstance(v, int | float) and abs(v) < LARGEST for v in given.values()) or low > high:
         raise UserError(f"{name} cannot have {given}: send finite numbers, and {LOW} not above {HIGH}")
     if loss.policy_loss:
         return loss, partial(_policy_loss, bind_loss(loss.policy_loss, low=1 - low, high=high - 1, c=inf))

@@ -44,6 +44,8 @@ INFO, NOTE = "info.json", "checkpoint.json"
 """What clients are told of a training run, and of a checkpoint: it is whole once it has the file."""
 TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 """Kinds of checkpoints, in the protocol's words."""
+BASE = ("base_model", "lora_alpha")
+"""What adapters of one server have in common."""
 PARTS = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
 
 
@@ -126,6 +128,7 @@ class TrainingRun:
         UserError."""
         if not self.alive:
             parts = {ours: self.info[theirs] for ours, theirs in PARTS.items()}
+            self.trainer.remove(self.id)  # of a start that failed
             self.trainer.create(self.id, AdapterShape(self.info["lora_rank"], self.info["seed"] or 0, **parts))
             if self.snapshot.exists():
                 self.trainer.load(self.id, self.snapshot, optimizer=True)
@@ -189,6 +192,7 @@ class TrainingRun:
     def _load_weights(self, command: Command) -> Answer:
         body = parse(command.body)
         folder = folder_of(self.folder.parent, field(body, "path", str), self.info["model_owner"])
+        facts_of(folder.parents[1], {name: own for name, own in self.info.items() if name in BASE})
         self.trainer.load(self.id, folder, optimizer=field(body, "optimizer", bool, False))
         return {"path": body["path"]}
 
@@ -236,6 +240,16 @@ def facts_in(file: Path) -> dict[str, Any]:
         raise Refused(f"{'/'.join(file.parts[-4:-1])[:200]}: no such training run or checkpoint", "missing")
     facts: dict[str, Any] = orjson.loads(file.read_bytes())
     return facts
+
+
+def facts_of(run: Path, base: dict[str, Any]) -> dict[str, Any]:
+    """The facts about a training run, whose base is the served one. Raises Refused, UserError."""
+    info = facts_in(run / INFO)
+    for name, own in base.items():
+        if (needed := info.get(name, own)) != own:
+            why = f"{run.name} needs {name}={needed}, and the server has {own}"
+            raise UserError(f"{why}: serve it as before, or pass another trainer.default_local_dir")
+    return info
 
 
 def folder_of(runs: Path, path: str, owner: str) -> Path:

@@ -27,7 +27,7 @@ from agentrl.core.outputs import write_atomic
 from agentrl.engines.engine import Sampling
 from agentrl.http.refusals import Refused
 from agentrl.serve import downloads, runs, wire
-from agentrl.serve.runs import INFO, NOTE, TrainingRun, facts_in, folder_of
+from agentrl.serve.runs import INFO, NOTE, TrainingRun, facts_in, facts_of, folder_of
 from agentrl.serve.wire import Answer, Body, field
 from agentrl.training.checkpoint.restarts import RanksFailed, WorkerDied
 from agentrl.trajectory.medium import Media
@@ -93,7 +93,7 @@ class Service:
 
     async def start(self) -> None:
         paths = [path.parent for path in self.folder.glob("s-*/commands")]
-        self._runs = {path.name: TrainingRun(path, self._facts(path), self._trainer) for path in paths}
+        self._runs = {path.name: TrainingRun(path, facts_of(path, self._base), self._trainer) for path in paths}
         self._seen = {name.partition(":")[0]: time.monotonic() for name in self._runs}
         self.training = asyncio.create_task(self._train())
         self._wake.set()
@@ -183,16 +183,19 @@ class Service:
             write_atomic(folder / INFO, [orjson.dumps(self._adapter(call) | info).decode()])
             for name in ("commands", "snapshots", "sampling", *runs.TYPES):
                 (folder / name).mkdir(exist_ok=True)
-            self._runs[folder.name] = TrainingRun(folder, self._facts(folder), self._trainer)
+            self._runs[folder.name] = TrainingRun(folder, facts_of(folder, self._base), self._trainer)
         return await self._submit(call, folder.name, 0)
 
     def _make_room(self, owner: str) -> None:
         """Where a key has its number of models, end the session that has been silent for the longest: its program may
         have died. Raises Refused where all programs live."""
-        mine = [name for name, run in self._runs.items() if name.startswith(f"s-{owner}_") and not run.closing]
-        if len(mine) < MAX_MODELS:
+        mine = [run for name, run in self._runs.items() if name.startswith(f"s-{owner}_")]
+        sessions = [run.id.partition(":")[0] for run in mine if not run.closing]
+        if len(mine) >= 2 * MAX_MODELS:
+            raise Refused("commands of programs that have ended still wait: ask again later", "busy")
+        if len(sessions) < MAX_MODELS:
             return
-        seen, session = min((self._seen[session], session) for session in (name.partition(":")[0] for name in mine))
+        seen, session = min((self._seen[name], name) for name in sessions)
         if time.monotonic() - seen < SILENT_SECONDS:
             raise Refused(f"{MAX_MODELS} models are open with this key: end a program that trains some")
         self._finish(session)
@@ -200,7 +203,7 @@ class Service:
     def _adapter(self, call: Call) -> dict[str, Any]:
         """The adapter of a new model, in the protocol's words."""
         if "path" in call.body:
-            lora = self._facts(folder_of(self.folder, field(call.body, "path", str), call.owner).parents[1])
+            lora = facts_of(folder_of(self.folder, field(call.body, "path", str), call.owner).parents[1], self._base)
         else:
             self._check_base(call)
             lora = {"rank": 32, **dict.fromkeys(runs.PARTS.values(), True), **call.body.get("lora_config", {})}
@@ -210,15 +213,6 @@ class Service:
             raise Refused(f"rank={rank}: the engine takes {most} at most, or model.lora_rank of agentrl serve")
         own = {"is_lora": rank != 0, "lora_rank": rank, "seed": field(lora, "seed", int, 0)}
         return lora | self._base | own
-
-    def _facts(self, run: Path) -> dict[str, Any]:
-        """The facts about a training run, whose base is the served one. Raises Refused, UserError."""
-        info = facts_in(run / INFO)
-        for name, own in self._base.items():
-            if (needed := info.get(name, own)) != own:
-                why = f"{run.name} needs {name}={needed}, and the server has {own}"
-                raise UserError(f"{why}: serve it as before, or pass another trainer.default_local_dir")
-        return info
 
     def _check_base(self, call: Call) -> None:
         name = field(call.body, "base_model", str)
@@ -295,7 +289,7 @@ class Service:
         folder = self.folder / self._owned(call, found[1]) / found[2] / found[3]
         if not folder.is_dir():
             raise Refused("these weights are gone: give weights a name to have them longer", "missing")
-        self._facts(folder.parents[1])
+        facts_of(folder.parents[1], self._base)
         os.utime(folder)
         return folder
 

@@ -156,8 +156,8 @@ class Tenant(Trainable):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore it; what it lacks starts at 0. Raises UserError, and changes nothing, for one of another shape."""
         super().load_state_dict(state)
-        for rule in self.optimizer.rules if "optimizer" not in state else ():
-            rule.state.clear()
+        if "optimizer" not in state:
+            self.optimizer.forget()
         self.clear_gradients()
         for name, saved in state.get("gradients", {}).items():
             shard = self.optimizer.shards[name]

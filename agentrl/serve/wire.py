@@ -56,9 +56,10 @@ def field(body: Body, name: str, kind: type[T], default: Any = MUST) -> T:
     value: Any = body.get(name)
     if value is None and default is not MUST:
         return default
-    if kind is float and type(value) is int:
+    large = type(value) is int and abs(value) >= 2**63
+    if kind is float and type(value) is int and not large:
         value = float(value)
-    if type(value) is not kind or value in (math.inf, -math.inf):
+    if type(value) is not kind or value in (math.inf, -math.inf) or large:
         given = "missing" if value is None else repr(value)[:80]
         raise Refused(f"{name}: {given}: give a value of type {kind.__name__}")
     return value

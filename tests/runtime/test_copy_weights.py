@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from agentrl.config.schema import Config, RayInit
+from agentrl.core.errors import InfraError
 
 pytestmark = pytest.mark.integration
 
@@ -24,10 +25,14 @@ class Samplers:
     stored: list[int] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
 
+    fails: bool = False
+
     def call(self, method: str, *args: Any) -> None:
         import ray
         from ray._private.internal_api import memory_summary
 
+        if self.fails and len(self.got) == 3:
+            raise InfraError("a worker is gone")
         if method == "load":
             self.got |= {name: tensor.clone() for name, tensor in ray.get(args[0]).tensors()}
             (objects,) = re.findall(r"(\d+) objects", memory_summary(stats_only=True))
@@ -58,8 +63,10 @@ def test_an_export_has_two_buckets_in_the_store_at_a_time(monkeypatch: pytest.Mo
     with ExitStack() as stack:
         connect(RayInit(address="local", num_cpus=1), stack)
         ranks = spawn(Exporting, Config(), "trainer", 1, 1, gpus=False, stack=stack)
-        for version in (0, 1):
+        with pytest.raises(InfraError, match="gone"):  # what it has read of the weights does not count later
+            copy_weights(ranks, Samplers(fails=True), SIZE, -1)
+        for version in (1, 2):
             copy_weights(ranks, samplers, SIZE, version)
             assert {name: int(w[0]) for name, w in samplers.got.items()} == {f"w{i}": i + version for i in range(8)}
-    assert (len(samplers.stored), samplers.versions) == (16, [0, 1])
+    assert (len(samplers.stored), samplers.versions) == (16, [1, 2])
     assert max(samplers.stored) <= 2

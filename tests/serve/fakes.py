@@ -36,6 +36,8 @@ class FakeTrainer:
     def create(self, model, shape):
         if self.refuses:
             raise UserError("no room")
+        if model in self.models:
+            raise UserError(f"unload {model} first")
         self.calls.append(("create", model, shape))
         self.models[model] = {"weights": 0.0, "gradients": 0.0, "steps": 0}
 
@@ -79,7 +81,7 @@ class FakeTrainer:
         (folder / "adapter.json").write_text(json.dumps(self._model(model)["weights"]))
 
     def remove(self, model):
-        del self.models[model]
+        self.models.pop(model, None)
 
 
 class FakeSamplers:

@@ -343,6 +343,7 @@ BAD: dict[str, tuple[str, dict[str, float], dict[str, Any], str]] = {
     "an unknown setting": ("ppo", {"beta": 1.0}, {}, "ppo has no setting beta; it has clip_low_threshold"),
     "bounds in the wrong order": ("ppo", {"clip_low_threshold": 2.0}, {}, "not above"),
     "no finite setting": ("dro", {"beta": float("nan")}, {}, "finite"),
+    "a huge setting": ("dro", {"beta": 10**400}, {}, "finite"),
     "a missing column": ("ppo", {}, {"logprobs": None, "advantages": None}, "datum 1: .*lacks advantages, logprobs"),
     "another length": ("ppo", {}, {"advantages": np.ones(2, np.float32)}, r"advantages is float32 \[2\]; send"),
     "another type": ("ppo", {}, {"advantages": np.array(["a"] * 3)}, "advantages is <U1"),

@@ -73,6 +73,21 @@ def test_a_resumed_run_takes_the_steps_of_an_unbroken_one(kind):
         assert torch.equal(mine, theirs)
 
 
+@pytest.mark.parametrize("kind", ["adamw", "Adagrad"])
+def test_one_that_has_forgotten_takes_the_steps_of_a_new_one(kind):
+    module, other = tiny(seed=0), tiny(seed=0)
+    used, new = made(module, **KINDS[kind]), made(other, **KINDS[kind])
+    take(used, range(2))
+    used.forget()
+    module.load_state_dict(other.state_dict())
+    used.schedule_step = 0
+    made(tiny(), **KINDS[kind]).load_state_dict(used.state_dict())
+    for optimizer in (used, new):
+        take(optimizer, range(2))
+    for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
 def test_a_checkpoint_of_another_optimizer_is_refused():
     one, other = made(tiny()), made(tiny(), optimizer="sgd", override_optimizer_config={"momentum": 0.9})
     take(one, range(1))

@@ -72,7 +72,7 @@ class Rank(TrainingWorker, EngineWorker):
         self._batch: Any = None
         self._store = RayStore()
         self._weights: Any = None
-        self._exported: Iterator[Any] | None = None
+        self._exported: Iterator[Any] = iter(())
         self._transport: Any = None
         self._replicas: dict[str, Replica] = {}
 
@@ -117,14 +117,14 @@ class Rank(TrainingWorker, EngineWorker):
             self.engine.set_adapter(*adapter)
         await self.engine.update_weights(version)
 
-    async def export(self, most: int) -> Any:
+    async def export(self, most: int, number: int) -> Any:
         """The next bucket of the weights, of at most `most` bytes: its reference, in CPU memory, on rank 0. None after
-        the last one."""
+        the last one; number 0 begins."""
         from agentrl.engines.servers.weights.bucket import buckets
 
-        self._exported = self._exported or buckets(self._trained(), most)
+        if number == 0:
+            self._exported = buckets(self._trained(), most)
         bucket = next(self._exported, None)
-        self._exported = self._exported if bucket else None
         return self._store.put(replace(bucket, flat=bucket.flat.cpu())) if bucket and self.first else None
 
     async def push(

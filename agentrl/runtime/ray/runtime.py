@@ -11,6 +11,7 @@ Invariants:
 
 from contextlib import ExitStack
 from functools import partial
+from itertools import count
 from typing import Any
 
 from agentrl.config.derived import sampling_per_node
@@ -117,6 +118,7 @@ class RayRuntime(Runtime):
 
 def copy_weights(ranks: WorkerGroup, workers: WorkerGroup, most: int, version: int) -> None:
     """Copy weights from the ranks to rollout workers, in buckets of `most` bytes, of which Ray's store has two."""
-    while (bucket := ranks.call("export", most)) is not None:
+    numbers = count()
+    while (bucket := ranks.call("export", most, next(numbers))) is not None:
         workers.call("load", bucket)
     workers.call("ask", "update_weights", version)

@@ -31,6 +31,8 @@ class RanksFailed(WorkerDied):
 class PassTooLarge(WorkerDied):
     """A pass of a rank does not fit into its GPU's memory, and the other ranks wait for it."""
 
+    counts = False  # each has smaller passes than the one before
+
     def __init__(self, message: str, tokens: int) -> None:
         """`tokens`: of the passes from now on."""
         super().__init__(message, tokens)
@@ -41,7 +43,8 @@ class PassTooLarge(WorkerDied):
 
 
 def run_with_restarts(run: Callable[[Any], T], config: Any, folder: Path) -> T:
-    """`run(config)`, restarted from the newest checkpoint in `folder` after WorkerDied, `trainer.max_restarts` times.
+    """`run(config)`, restarted from the newest checkpoint in `folder` after WorkerDied: `trainer.max_restarts` times,
+    and as often as it takes after deaths that do not count.
 
     Raises WorkerDied when no restart is left.
     """
@@ -68,7 +71,7 @@ class Restarts:
         if self.taken >= most and died.counts:
             raise died
         self.taken += died.counts
-        log.warning("%s; the run resumes by itself (restart %d of %d)", died, self.taken, most)
+        log.warning("%s; the run resumes by itself%s", died, f" (restart {self.taken} of {most})" * died.counts)
         now, trainer = checkpoint_ids(self.folder), self.config.trainer
         if now and now != self._before:  # else the run has written none, and starts as before
             trainer = replace(trainer, resume_mode="auto", resume_from_path=None)

@@ -217,11 +217,18 @@ class Optimizer:
         parameter = self._stepped(parameter)
         return next((rule.state[parameter] for rule in self.rules if parameter in rule.state), {})
 
+    def forget(self) -> None:
+        """Have the rules begin anew."""
+        for rule in self.rules:
+            if not isinstance(rule, torch.optim.Adagrad):
+                rule.state.clear()
+            for state in rule.state.values():  # which PyTorch 2.11 makes once, and never again
+                state["step"].zero_()
+                state["sum"].fill_(rule.defaults["initial_accumulator_value"])
+
     def _make_state(self, names: set[str]) -> None:
         """Have the rules make the state of parameters, by a step without effect."""
-        for rule in self.rules:
-            if not isinstance(rule, torch.optim.Adagrad):  # PyTorch 2.11 makes its state at first alone
-                rule.state.clear()
+        self.forget()
         self._set_lr(0.0)
         for name in names:
             parameter = self.shards[name].parameter
