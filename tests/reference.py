@@ -53,12 +53,20 @@ def reference() -> str:
         lines.append(f"Old names are {layer.name}'s; each also works behind `{layer.prefix}` where the new one does.\n")
     first = schema_keys(SCHEMAS["train"])
     for command, schema in SCHEMAS.items():
-        keys = {path: key for path, key in schema_keys(schema).items() if command == "train" or key != first.get(path)}
+        keys = schema_keys(schema)
+        if command != "train":
+            same = {path for path in keys.keys() & first if _said(keys[path]) == _said(first[path])}
+            keys = {path: key for path, key in keys.items() if path not in same}
         lines.append(f"\n## agentrl {command}\n")
         if command != "train":
             lines.append("Keys that `agentrl train` has not, or with another default or meaning.\n")
         lines += _sections(keys, schema, "" if command == "train" else f"{command}.")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _said(key: Key) -> tuple[Key, str]:
+    """What the page says of a key."""
+    return key, key.doc
 
 
 def _sections(keys: Mapping[str, Key], schema: type, prefix: str) -> Iterator[str]:

@@ -6,6 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import field as member
 from functools import cache, reduce
 from types import NoneType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
@@ -27,7 +28,7 @@ class Key:
     type: Any
     """Annotation."""
     default: Any
-    section: type
+    section: type = member(compare=False)
     """The dataclass that has the field."""
     marks: tuple[Any, ...] = ()
     """What its annotation says besides the type; see `agentrl.config.schema.marks`."""

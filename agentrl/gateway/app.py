@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
@@ -20,9 +20,6 @@ from agentrl.gateway.session import AgentSession
 from agentrl.http.refusals import Refused
 from agentrl.http.serving import BodyReader, Guarded, disconnected, json_response, parse
 
-if TYPE_CHECKING:
-    from agentrl.gateway.server import Gateway
-
 log = logging.getLogger(__name__)
 
 QUIET_SECONDS = 10.0
@@ -37,7 +34,23 @@ VERSIONS = ("v1", "v1beta", "v1beta1", "publishers", "google")
 """Parts of an address that say nothing here."""
 
 
-def make_app(sessions: "Gateway") -> ASGIApp:
+class Sessions(Protocol):
+    """The rollouts that a gateway serves, at the address `host`; `guarded`: whether keys are secret."""
+
+    host: str
+    guarded: bool
+
+    def check(self, key: str | None) -> None:
+        """Raises Refused for a key that cannot have a session."""
+
+    def find(self, key: str | None) -> AgentSession:
+        """The session with this key. Raises Refused."""
+
+    def posts(self) -> dict[str, Callable[[str, Body], None]]:
+        """Functions behind further addresses, from a key and a body."""
+
+
+def make_app(sessions: Sessions) -> ASGIApp:
     """The application; `/s/KEY/v1/...` and `/v1/...` with the key as API key are the same, with `/v1` or without.
 
     A router without middleware: `Endpoint` answers errors, and each layer would cost every turn CPU time.
@@ -107,7 +120,7 @@ class Endpoint:
 class Handlers:
     """The functions behind the addresses."""
 
-    def __init__(self, sessions: "Gateway") -> None:
+    def __init__(self, sessions: Sessions) -> None:
         self.sessions, self.bodies = sessions, BodyReader()
 
     def answering(self, protocol: WireProtocol, path: str) -> Handle:

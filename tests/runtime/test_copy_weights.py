@@ -35,7 +35,8 @@ class Samplers:
             raise InfraError("a worker is gone")
         if method == "load":
             self.got |= {name: tensor.clone() for name, tensor in ray.get(args[0]).tensors()}
-            (objects,) = re.findall(r"(\d+) objects", memory_summary(stats_only=True))
+            address = ray.get_runtime_context().gcs_address  # other tests may have clusters, too
+            (objects,) = re.findall(r"(\d+) objects", memory_summary(address, stats_only=True))
             self.stored.append(int(objects))
         else:
             self.versions.append(args[1])
