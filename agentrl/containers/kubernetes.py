@@ -184,6 +184,8 @@ def waits_for(pod: Any) -> str:
     for container in (one for one in status.container_statuses or () if one.name == MAIN):
         if container.state.running:
             return ""
+        if ended := container.state.terminated:  # the pod's phase stays Running where a sidecar runs
+            raise InfraError(f"pod {pod.metadata.name} has ended: {ended.reason}: {ended.message}")
         if (waiting := container.state.waiting) and waiting.reason in STUCK:
             raise InfraError(f"pod {pod.metadata.name} does not start: {waiting.reason}: {waiting.message}")
     unmet = (one for one in status.conditions or () if one.status == "False" and one.message)

@@ -107,7 +107,7 @@ class OnlineAgent(AgentLoop):
         others = trajectory.validates or "address" not in trajectory.row.extra_info
         if others or has_rollout_workers(config.trainer, config.rollout):
             fix = "set data.train_files=sessions:PORT and rollout.agent.num_workers=0"
-            raise UserError(f"agent online is for training rows of sessions: alone: {fix}")
+            raise UserError(f"agent online is for training rows of sessions:PORT alone: {fix}")
         if trajectory.sample == config.rollout.n:
             raise UserError(f"algorithm.adv_estimator={config.algorithm.adv_estimator}: sessions have no greedy answer")
         self.env.engine.release(trajectory.key)  # a deterministic engine would wait for a request

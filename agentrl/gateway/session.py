@@ -72,6 +72,8 @@ class AgentSession:
     requests: int = 0
     attempts: int = 0
     """Answers drawn: several for a request whose answers do not fit its format."""
+    rewards: int = 0
+    """Rewards that its client has posted."""
     waiting: int = 0
     """Requests without an answer yet."""
     others: list[tuple[str, list[Any], Any]] = field(default_factory=list)
@@ -348,6 +350,7 @@ class AgentSession:
         if not self.settings.rewards:
             raise Refused("rewards: this run's reward function gives them; with `rewards: true` an agent may")
         self.record({"reward": place_reward(body, self.trajectory, self.tree)})
+        self.rewards += 1
 
     def restore(self, journal: Path) -> None:
         """Go on where a journal ends."""

@@ -80,9 +80,9 @@ def _role(name: str, about: Mapping[str, Any], where: str, folder: Path) -> Role
         raise UserError(f"{where}: {name}: write a mapping with some of {', '.join(ROLE_KEYS)}")
     fields, train = Fields(with_variables(dict(about), where), f"{where}: {name}"), about.get("train")
     url, model, key = fields.text("base_url"), fields.text("model"), fields.text("api_key")
-    sampling = {each: fields.number(each, 0) for each in AGENT_SAMPLING if each in about}
+    sampling = {each: fields.number(each, 0) for each in AGENT_SAMPLING if about.get(each) is not None}
     needless = (*AGENT_SAMPLING, "train") if url else ("model", "api_key")
-    if useless := [each for each in needless if about.get(each, False) is not False]:
+    if useless := [each for each in needless if about.get(each) is not None and about[each] is not False]:
         raise UserError(f"{where}: {name}: leave out {useless[0]}: no effect {'with' if url else 'without'} base_url")
     server = Http(url, largest=MAX_BODY_BYTES) if url else None
     trained = train is not False if isinstance(train, bool | None) else function(train, f"{where}: train", folder)

@@ -31,6 +31,8 @@ MAX_OPEN, MAX_SESSIONS = 16_384, 4096
 """Sessions that may be open, and those of them that are in memory."""
 IDLE_SECONDS, SWEEP_SECONDS = 600.0, 15.0
 """Seconds without a request after which a session is over, and between two searches for such ones."""
+MAX_REWARDS = 100
+"""Rewards of a session that its client may post, for each turn and for the whole: each is a line of the journal."""
 NAME = re.compile(r"[A-Za-z0-9][\w.~+=-]{0,99}(:[\w.~+=-]{1,99})?", re.ASCII)
 ENDED = "its client has ended it"
 
@@ -108,12 +110,15 @@ class OpenGateway(Gateway):
         session = self.find(key)
         if end and session.waiting:
             raise Refused("requests of this session wait for their answers: end it after them", "busy")
+        if (body or not end) and session.rewards >= MAX_REWARDS * (1 + session.tree.turns):
+            raise Refused(f"this session has had {session.rewards} rewards: end it without a further one", "busy")
+        scored = session.rewards > 0
         if body or not end:
             session.reward(body)
         if end:
             session.record({"end": ENDED})
             session.close(ENDED)
-        if session.closed:  # no other one is complete, and reading all turns for each reward would add up
+        if session.closed and (end or not scored):  # no other post completes it, and `changed` reads all turns
             self.changed(journal.parent)
 
     def journal(self, key: str | None) -> Path:

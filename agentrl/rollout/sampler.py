@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import zip_longest
 from numbers import Real
 
 from agentrl.algorithms.filters import keeps
@@ -274,10 +275,12 @@ def kept_groups(
     or fails.
     """
     groups = grouped(trajectories, lambda trajectory: trajectory.row.uid)
-    values = {
-        uid: zip(*(_values(t, metric, score) for t in group if t.scored), strict=False) for uid, group in groups.items()
-    }
-    return {uid: group for uid, group in groups.items() if any(keeps(keep, side, group) for side in values[uid])}
+    return {uid: group for uid, group in groups.items() if _is_kept(group, metric, score, keep)}
+
+
+def _is_kept(group: Sequence[Trajectory], metric: str, score: ScoreFn, keep: str) -> bool:
+    sides = zip_longest(*(_values(trajectory, metric, score) for trajectory in group if trajectory.scored))
+    return any(keeps(keep, [value for value in side if value is not None], group) for side in sides)
 
 
 def _values(trajectory: Trajectory, metric: str, score: ScoreFn) -> list[float]:

@@ -1,7 +1,7 @@
 """A stand-in for a Kubernetes API server and its nodes: pods are containers of Docker, and commands run in them.
 
 It speaks v4.channel.k8s.io as kubelets do: empty first messages, a status last. An image `missing` is never pulled, one
-`huge` fits on no node. Each pod has a sidecar, which runs at once.
+`huge` fits on no node, and the container of one `ended` has. Each pod has a sidecar, which runs at once.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ PODS = "/api/v1/namespaces/{namespace}/pods"
 POLICIES = "/apis/networking.k8s.io/v1/namespaces/{namespace}/networkpolicies"
 STDIN, STDOUT, STDERR, STATUS = range(4)
 PULL = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "missing"'}
+ENDED = {"exitCode": 128, "reason": "StartError", "message": "no sh"}
 UNSCHEDULABLE = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "Insufficient cpu"}
 
 
@@ -57,7 +58,7 @@ class ApiServer:
             return _failure(409, "AlreadyExists", f'pods "{name}" already exists')
         pod |= {"apiVersion": "v1", "kind": "Pod", "status": _status(container["image"])}
         self.pods[name] = pod
-        if container["image"] not in ("missing", "huge"):
+        if container["image"] not in ("missing", "huge", "ended"):
             folder = ["--workdir", container["workingDir"]] if container.get("workingDir") else []
             entry, *words = container["command"]
             run = ["run", "-d", "--name", name, "--network", "none", *folder, "--entrypoint", entry]
@@ -144,7 +145,8 @@ def _ended(code: int) -> dict[str, Any]:
 def _status(image: str) -> dict[str, Any]:
     if image == "huge":
         return {"phase": "Pending", "conditions": [UNSCHEDULABLE]}
-    state: Mapping[str, Any] = {"waiting": PULL} if image == "missing" else {"running": {}}
+    states: Mapping[str, Any] = {"missing": {"waiting": PULL}, "ended": {"terminated": ENDED}}
+    state = states.get(image, {"running": {}})
     about = {"image": image, "imageID": "", "ready": True, "restartCount": 0}
     containers = [{"name": "proxy", **about, "state": {"running": {}}}, {"name": "main", **about, "state": state}]
     return {"phase": "Pending" if image == "missing" else "Running", "containerStatuses": containers}

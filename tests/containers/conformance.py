@@ -52,8 +52,10 @@ class Conformance:
 
     async def test_a_late_command_ends_with_its_children(self, started: Container) -> None:
         begin = time.monotonic()
-        command = "echo begun; (sleep 7011 & setsid sleep 7012 & env -i sleep 7013 & sleep 7014 | cat); echo ended"
-        done = await started.exec(command, timeout=1)
+        command = (
+            "(setsid sleep 7015 &); (sleep 7011 & setsid sleep 7012 & env -i sleep 7013 & sleep 7014 | cat); echo ended"
+        )
+        done = await started.exec(f"echo begun; {command}", timeout=1)
         assert (done.code, done.stdout) == (None, "begun\n")
         assert time.monotonic() - begin < 60
         assert await sleeping(started) == []

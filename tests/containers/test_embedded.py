@@ -1,11 +1,14 @@
 """The embedded provider: a provider like any other, but for what a sandbox has not."""
 
+import os
+import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from agentrl.containers.contract import ContainerSpec
+from agentrl.containers.embedded import driver
 from agentrl.containers.embedded.provider import EmbeddedProvider
 from agentrl.containers.shell import CONTAINER_ENDED, Shell
 from agentrl.core.errors import InfraError, UserError
@@ -44,6 +47,22 @@ async def test_limits_and_ends(provider: EmbeddedProvider) -> None:
     await container.stop()
     with pytest.raises(InfraError, match="does not run"):
         await container.exec("true", timeout=30)
+
+
+async def test_words_that_no_program_can_have(provider: EmbeddedProvider) -> None:
+    container = provider.container(ContainerSpec())
+    await container.start()
+    done = await container.exec(["echo", "a\0b"], timeout=30)
+    assert (done.code, done.stderr) == (126, "embedded null byte\n")
+    await container.stop()
+
+
+def test_all_processes_of_a_command_stop_before_one_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that outlives its child takes up its next command."""
+    sent = list[signal.Signals]()
+    monkeypatch.setattr(os, "kill", lambda pid, number: sent.append(number))
+    assert driver._killed({7, 8})
+    assert sent == [signal.SIGSTOP] * 2 + [signal.SIGKILL] * 2
 
 
 async def test_what_it_has_not(provider: EmbeddedProvider) -> None:

@@ -106,6 +106,14 @@ async def test_an_image_that_is_not_there_is_told_at_once(server: ApiServer) -> 
     assert not server.pods
 
 
+async def test_a_container_that_has_ended_is_told_at_once(server: ApiServer) -> None:
+    provider = made()
+    await provider.prepare(ContainerSpec("ended"))
+    with pytest.raises(InfraError, match="has ended: StartError: no sh"):
+        await provider.container(ContainerSpec("ended")).start()
+    await provider.close()
+
+
 async def test_a_folder_is_read_once_and_not_by_the_event_loop(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

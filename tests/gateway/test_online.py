@@ -129,7 +129,7 @@ async def test_a_group_takes_no_further_session(tmp_path: Path) -> None:
     assert [trajectory.extra["session"] for trajectory in pair] == ["sum:a", "sum:b"]
 
 
-async def test_a_session_has_any_number_of_rewards_and_is_read_once(
+async def test_rewards_are_bounded_by_turns_and_a_scored_session_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = list[Path]()
@@ -137,19 +137,22 @@ async def test_a_session_has_any_number_of_rewards_and_is_read_once(
     async with online(tmp_path, "The answer is 5 .") as gateway:
         await ask(gateway, "long", [QUESTION])
         session = gateway.sessions["long"]
-        for number in range(5000):
-            session.reward({"reward": number / 5000, "answer": 0})
+        for number in range(199):
+            session.reward({"reward": number / 199, "answer": 0})
         assert (await post(gateway, "long", "rewards", reward=0.5)).status_code == 200
+        assert "has had 200 rewards" in (await post(gateway, "long", "rewards", reward=0.5)).text  # 100, and 100 a turn
         assert read == []  # an open session completes no group
         assert (await post(gateway, "long", "end")).status_code == 200
-        assert len(read) == 1
-        assert [turn.value for turn in session.trajectory.turn_rewards] == [4999 / 5000]
+        session.rewards = 1
+        assert (await post(gateway, "long", "rewards", reward=0.25)).status_code == 200
+        assert len(read) == 1  # it was complete before
+        assert [turn.value for turn in session.trajectory.turn_rewards] == [198 / 199]
 
 
 async def test_only_rows_of_sessions_have_their_loop(tmp_path: Path) -> None:
     env, _ = environment(says("The answer is 5 ."))
     env = type(env)(**{**vars(env), "settings": Config()})
-    with pytest.raises(UserError, match="agent online is for training rows of sessions: alone"):
+    with pytest.raises(UserError, match="agent online is for training rows of sessions:PORT alone"):
         await OnlineAgent(env).run(Trajectory(row(), "1/r/0", 0), Sampling(64))
 
 

@@ -138,6 +138,12 @@ async def test_a_matcher_finds_a_rewritten_history(tmp_path: Path) -> None:
 URL = "http://localhost:1/v1"
 
 
+def test_a_key_without_a_value_is_as_one_left_out(tmp_path: Path) -> None:
+    models = {"a": {"temperature": None, "model": None}, "b": {"base_url": URL, "train": None, "top_p": None}}
+    roles = settings(tmp_path, models=models).models
+    assert [(role.sampling, role.train) for role in roles.values()] == [({}, True), ({}, True)]
+
+
 @pytest.mark.parametrize(
     ("entry", "why"),
     [

@@ -10,6 +10,7 @@ from agentrl.config.schema import Reward
 from agentrl.core.errors import UserError
 from agentrl.data import Loader
 from agentrl.data.splits import Splits
+from agentrl.rollout import sampler as sampler_module
 from agentrl.rollout.sampler import Sampler, kept_groups, stream_of
 from agentrl.training.batches.packing import total_rewards
 from agentrl.trajectory.drops import TooManyDrops
@@ -197,6 +198,21 @@ def test_a_group_in_which_any_policy_earns_differently_is_kept():
     score = partial(total_rewards, turn_weights=Reward().turn_weights)
     assert {*kept_groups(made, "score", score)} == {"second", "turn"}
     assert kept_groups(made, "acc", score) == {}
+
+
+def test_a_filter_gets_a_list_and_all_values_of_each_side(monkeypatch):
+    given = list[list[float]]()
+
+    def noting(name, values, trajectories):
+        values.sort()
+        given.append(values)
+        return False
+
+    made = Scripted().sample([Row("r", [], extra_info={"rewards": [0.0, 0.0, 0.0]})], 1, None)
+    scores = {"r/0": [3.0, 2.0], "r/1": [1.0], "r/2": [2.0, 1.0]}
+    monkeypatch.setattr(sampler_module, "keeps", noting)
+    assert kept_groups(made, "score", lambda t: scores[t.key]) == {}
+    assert given == [[1.0, 2.0, 3.0], [1.0, 2.0]]
 
 
 def test_failures_do_not_make_a_group_differ():

@@ -1,6 +1,7 @@
 """MCP servers that a task brings: its tools, its errors, and what it may not do."""
 
 import asyncio
+import io
 import json
 import socket
 import ssl
@@ -16,6 +17,7 @@ import pytest
 from agentrl.core.errors import InfraError
 from agentrl.tools import ToolSession, ToolSet
 from agentrl.tools.mcp import connection, task_servers
+from agentrl.tools.mcp.spec import ServerSpec
 from agentrl.trajectory.row import Row
 from agentrl.trajectory.trajectory import Outcome, Trajectory
 
@@ -178,8 +180,18 @@ async def test_a_public_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [(2, 1, 6, "", (next(answers), 0))])
     server = {"url": "https://me:secret@moving.example:9/mcp", "headers": {"X": "y"}}
     spec = await task_servers.reached("bag", server, trajectory())
-    assert spec.url == "https://me:secret@93.184.216.34:9/mcp"
-    assert spec.headers == {"X": "y", "Host": "moving.example:9"}
+    assert (spec.url, spec.headers) == (server["url"], server["headers"])
+    assert spec.addresses == ("93.184.216.34",)
+
+
+async def test_requests_go_by_name_to_the_addresses_in_turn() -> None:
+    addresses = ("127.0.0.2", "127.0.0.1")  # nothing listens at the first one
+    with answering(b"{}") as (port, asked):
+        spec = ServerSpec("bag", url=f"http://b\u00fccher.example:{port}/mcp", addresses=addresses)
+        async with connection._http_client(spec, io.StringIO(), {}) as client:
+            answer = await client.post(spec.url, content=b"{}")
+    assert asked == [f"xn--bcher-kva.example:{port}"]
+    assert answer.url.host == "b\u00fccher.example"  # redirects and endpoints are compared with the name
 
 
 async def test_tls_asks_for_the_host_by_its_name(tools: ToolSet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,9 +101,10 @@ def _content(path: str) -> bytes:
 
 
 def _killed(pids: set[int]) -> bool:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    for number in (signal.SIGSTOP, signal.SIGKILL):  # a shell that runs on would take up its next command
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
     return bool(pids)
 
 
@@ -162,6 +163,8 @@ def do_run(request: Fields) -> Fields | None:
     except OSError as error:
         code = 127 if isinstance(error, FileNotFoundError) else 126
         return {"code": code, "stderr": f"{error.filename or request['argv'][0]}: {error.strerror}\n"}
+    except ValueError as error:  # a NUL, or half a surrogate pair
+        return {"code": 126, "stderr": f"{error}\n"}
     return None
 
 

@@ -8,11 +8,10 @@ Invariants:
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from typing import IO, Any
-from urllib.parse import urlsplit
 
 from agentrl.core.errors import InfraError, last_line, needing
 from agentrl.tools.mcp.spec import ServerSpec
@@ -174,18 +173,38 @@ def _http_client(spec: ServerSpec, output: IO[str], headers: dict[str, str], **_
     async def note(response: Any) -> None:
         if response.is_error:
             output.write(f"HTTP {response.status_code} {response.reason_phrase}\n")
-        if spec.of_task:
+        if spec.addresses:
             response.headers.pop("content-encoding", None)  # packed, few bytes may be many
             response.stream = Bounded(response.stream)
 
-    async def name_host(request: Any) -> None:
-        # The URL has an address in place of the name.
-        request.extensions["sni_hostname"] = urlsplit(f"//{request.headers['Host']}").hostname
+    # An answer may stream for as long as a tool works; all addresses together have the time to connect.
+    timeout = httpx2.Timeout(30, read=300, connect=30 / max(1, len(spec.addresses)))
+    about: dict[str, Any] = {"headers": headers, "timeout": timeout, "event_hooks": {"response": [note]}}
+    if spec.addresses:
+        headers["Accept-Encoding"] = "identity"
+        about |= {"transport": _pinned(spec.addresses), "trust_env": False}
+    return httpx2.AsyncClient(**about)
 
-    headers |= {"Accept-Encoding": "identity"} if spec.of_task else {}
-    timeout = httpx2.Timeout(30, read=300)  # an answer may stream for as long as a tool works
-    hooks: dict[str, list[Any]] = {"response": [note], "request": [name_host] if spec.of_task else []}
-    return httpx2.AsyncClient(headers=headers, timeout=timeout, event_hooks=hooks, trust_env=not spec.of_task)
+
+def _pinned(addresses: Sequence[str]) -> Any:
+    """A transport to the first of these addresses that answers. URLs, headers and certificates have the name."""
+    import httpx2
+
+    class Pinned(httpx2.AsyncHTTPTransport):
+        """Connects to no other address."""
+
+        async def handle_async_request(self, request: Any) -> Any:
+            about = {**request.extensions, "sni_hostname": request.url.raw_host.decode("ascii")}
+            given = {"headers": request.headers, "stream": request.stream, "extensions": about}
+            for address in addresses:
+                near = httpx2.Request(request.method, request.url.copy_with(host=address), **given)
+                try:
+                    return await super().handle_async_request(near)
+                except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                    failed = error
+            raise failed
+
+    return Pinned(trust_env=False)
 
 
 def _innermost(error: BaseException) -> str:

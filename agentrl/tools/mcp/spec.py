@@ -34,8 +34,8 @@ class ServerSpec:
     headers: Mapping[str, str] = field(default_factory=dict)
     sse: bool = False
     """Whether the URL speaks SSE, the older of the two HTTP transports."""
-    of_task: bool = False
-    """Whether a task brings it, and not the run's own YAML."""
+    addresses: tuple[str, ...] = ()
+    """Of a URL that a task brings: the checked addresses of its host. The client connects to no other one."""
 
 
 def read_specs(written: Mapping[str, Any], folder: Path, where: str) -> list[ServerSpec]:

@@ -32,9 +32,8 @@ async def reached(name: str, server: Mapping[str, Any], trajectory: Any) -> Serv
     """The server of a trajectory's task as this machine reaches it. Raises InfraError where it does not."""
     container, uid = trajectory.container, trajectory.row.uid
     try:
-        spec = replace(read_spec(name, server, uid), name=f"{name} of {uid}", of_task=True)
-        parts = urlsplit(str(spec.url))
-        port = parts.port
+        spec = replace(read_spec(name, server, uid), name=f"{name} of {uid}")
+        host = urlsplit(str(spec.url)).hostname or ""
     except (UserError, ValueError, TypeError) as error:
         raise InfraError(f"{uid}: MCP server {name!r}: {one_line(error)}") from None
     if spec.command is not None:
@@ -42,21 +41,17 @@ async def reached(name: str, server: Mapping[str, Any], trajectory: Any) -> Serv
             fix = "use rollout.containers.provider=docker, or leave the task out"
             raise InfraError(f"{uid}: its MCP server {name!r} is a command, which these containers do not run: {fix}")
         return replace(spec, command="sh", args=("-c", BOUNDED, "sh", *container.attached([spec.command, *spec.args])))
-    host = parts.hostname or ""
     address = await container.address(host) if hasattr(container, "address") else None
-    address = address or await _public_address(host, f"{uid}: the url of its MCP server {name!r}")
-    user, at, shown = parts.netloc.rpartition("@")
-    near = f"[{address}]" if ":" in address else address
-    url = parts._replace(netloc=f"{user}{at}{near}" if port is None else f"{user}{at}{near}:{port}").geturl()
-    return replace(spec, url=url, headers={**spec.headers, "Host": shown})
+    public = f"{uid}: the url of its MCP server {name!r}"
+    return replace(spec, addresses=(address,) if address else await _public_addresses(host, public))
 
 
-async def _public_address(host: str, where: str) -> str:
-    """The address to connect to: a name that is looked up again may lead elsewhere. Raises InfraError."""
+async def _public_addresses(host: str, where: str) -> tuple[str, ...]:
+    """The addresses to connect to: a name that is looked up again may lead elsewhere. Raises InfraError."""
     with suppress(OSError, UnicodeError):
         found = [str(one[4][0]) for one in await asyncio.get_running_loop().getaddrinfo(host, None)]
-        if all(ip_address(address).is_global for address in found):
-            return found[0]
+        if found and all(ip_address(address).is_global for address in found):
+            return tuple(dict.fromkeys(found))
     raise InfraError(
         f"{where}: {host} is neither a host of the task nor a public one; correct it, or leave the task out"
     )
