@@ -65,7 +65,7 @@ test-newest:
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	@$(@D)/bin/python -m pip install --quiet --disable-pip-version-check $(UV)
 	@echo "$(TORCH)" | $(@D)/bin/uv pip compile --quiet --resolution lowest-direct --python $(@D)/bin/python --extra test \
-		--no-annotate --custom-compile-command "make test-oldest" pyproject.toml - --output-file $@
+		--upgrade --no-annotate --custom-compile-command "make test-oldest" pyproject.toml - --output-file $@
 
 test-oldest: .venv-oldest/constraints.txt
 	$(MAKE) setup VENV=.venv-oldest CONSTRAINTS=$<

@@ -8,7 +8,6 @@ continues after the next end of a turn, so that one report names up to `MAX_DIFF
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import islice
 
 from agentrl.chat.fixed_base import FixedBase
@@ -58,18 +57,21 @@ class Comparison:
         end = max((i for i, m in enumerate(messages) if m["role"] == "assistant"), default=-1) + 1
         self.template, self.base, self.tools, self.mode = template, base, tools, mode
         self.messages, self.actual = messages[:end], template.comparable(actual)
-        self.partial = cache(self._partial)
-        """`render`, with "" where the template refuses; the two searches ask for the same few renders."""
+        self._renders: dict[int, str] = {}
+        """By count of messages. A cache of a bound method would be a reference cycle, and keep the texts in memory."""
 
     def render(self, count: int) -> str:
         """The template's text of the first `count` messages. Raises TemplateRefusal."""
         return self.template.comparable(self.template.render(self.messages[:count], self.tools))
 
-    def _partial(self, count: int) -> str:
-        try:
-            return self.render(count)
-        except TemplateRefusal:
-            return ""
+    def partial(self, count: int) -> str:
+        """As `render`, but "" where the template refuses; the two searches ask for the same few renders."""
+        if count not in self._renders:
+            try:
+                self._renders[count] = self.render(count)
+            except TemplateRefusal:
+                self._renders[count] = ""
+        return self._renders[count]
 
     def agreed(self, text: str, other: str) -> int:
         """Characters of `text` up to its first difference from `other` that counts in this mode."""

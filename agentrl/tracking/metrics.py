@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from numbers import Real
-from statistics import fmean, pstdev
+from statistics import fmean
 from typing import Any, get_args
 
 import numpy as np
@@ -217,7 +217,7 @@ def _mean_max(name: str, values: Sequence[float]) -> Metrics:
 def _spread(name: str, values: Sequence[float]) -> Metrics:
     if not values:
         return {}
-    about = {f"{name}_mean": fmean(values), f"{name}_std": pstdev(values), f"{name}_min": float(min(values))}
+    about = {f"{name}_mean": fmean(values), f"{name}_std": float(np.std(values)), f"{name}_min": float(min(values))}
     return about | _max(name, values)
 
 

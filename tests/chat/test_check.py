@@ -1,8 +1,12 @@
 """The sanity check in its three modes, per turn and per trajectory."""
 
+import gc
+import weakref
+
 import pytest
 
 from agentrl.chat import Chat
+from agentrl.chat.check import Comparison
 from agentrl.core.errors import UserError
 from tests.chat.conversations import TOOLS, answer, calls, result, user
 from tests.chat.pairs import by_name, conversation
@@ -159,3 +163,16 @@ def test_one_report_names_every_turn_that_reads_differently() -> None:
 def test_unknown_mode_names_the_known_ones() -> None:
     with pytest.raises(UserError, match="'lax' is unknown; use one of disable, strict, ignore_strippable"):
         Chat(tokenizer("deepseek"), chat_template="{{ messages[0].content }}", check="lax")
+
+
+def test_a_comparison_is_freed_with_its_last_reference() -> None:
+    chat = by_name("qwen2_5")
+    gc.disable()
+    try:
+        comparison = Comparison(chat.template, chat._segmenter.base, [user("x"), answer("Hi.")], None, "", "strict")
+        assert comparison.partial(2) is comparison.partial(2)
+        reference = weakref.ref(comparison)
+        del comparison
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -172,3 +172,7 @@ def test_containers_of_trajectories(plain):
         "tasks/late": 0.25,
     }
     assert not any(name.startswith("tasks/") for name in rollout_metrics([plain(0.0)]))
+
+
+def test_a_reward_that_is_no_number_shows_as_such(plain):
+    assert math.isnan(rollout_metrics([plain(1.0), plain(math.nan)])["rollout/reward_std"])

@@ -8,6 +8,7 @@ from typing import Any
 from agentrl.chat.parsers.calls import (
     EXCERPT_CHARACTERS,
     MAX_CALLS,
+    UNKNOWN,
     Malformed,
     broken,
     join_text,
@@ -82,7 +83,7 @@ def _read_block(text: str, body: int, index: int, tags: Tags, read: Read) -> tup
         while tags.several and not text.startswith(tags.close, skip_space(text, at)):
             more, at = read(text, at, index + len(calls))
             calls += more
-        return calls, _require_close(text, at, tags, calls[-1].name)
+        return calls, _require_close(text, at, tags, calls[0].name if len(calls) == 1 else UNKNOWN)
     except Malformed as error:
         end = _resume(text, body, tags)
         return [broken(str(error), text[body:end], index, expected=tags.expected, name=error.name)], end

@@ -20,7 +20,7 @@ CHUNK = 1024
 DOING: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in [*BINARY.split(), "setitem", "neg"]}
 DOING |= {"len": len, "str": str, "repr": repr, "int": int, "float": float, "bool": bool, "iter": iter, "abs": abs}
 DOING |= {"getattr": getattr, "setattr": setattr, "value": lambda value: value}
-DOING["take"] = lambda items: list(itertools.islice(items, CHUNK))
+DOING["take"] = lambda items, most=CHUNK: list(itertools.islice(items, most))
 MUTABLE = ("list", "dict", "set", "array")
 PRINTED = 1 << 16
 

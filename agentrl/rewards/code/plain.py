@@ -117,6 +117,12 @@ def decode(form: Any, readers: "dict[str, Reader]") -> Any:
     if not isinstance(form, dict):
         return form
     ((kind, content),) = form.items()
+    # One frame a level: with two, honest lists and mappings of 300 levels would exceed Python's limit of recursion.
+    if kind == "dict":
+        return mapping([(decode(key, readers), decode(value, readers)) for key, value in content])
+    if kind in ("list", "tuple"):
+        items = [decode(item, readers) for item in content]
+        return items if kind == "list" else tuple(items)
     return readers[kind](content, partial(decode, readers=readers))
 
 
@@ -127,7 +133,8 @@ def distinct(items: list[Any]) -> list[Any]:
     return items
 
 
-def _mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+def mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    """The mapping of these pairs. Raises ValueError as `distinct`."""
     distinct([key for key, _ in pairs])
     return dict(pairs)
 
@@ -142,13 +149,10 @@ READERS: dict[str, Reader] = {
     "int": lambda digits, _: int(digits, 16),
     "bytes": lambda digits, _: bytes.fromhex(digits),
     "complex": lambda parts, _: complex(*parts),
-    "list": lambda items, read: list(map(read, items)),
-    "tuple": lambda items, read: tuple(map(read, items)),
     "set": lambda items, read: set(distinct(list(map(read, items)))),
     "frozenset": lambda items, read: frozenset(distinct(list(map(read, items)))),
-    "dict": lambda items, read: _mapping([(read(key), read(value)) for key, value in items]),
 }
-"""Values of built-in types."""
+"""Values of built-in types, but for those that `decode` reads itself: lists, tuples and mappings."""
 ALL_READERS: dict[str, Reader] = {
     **READERS,
     "standard": lambda content, read: _standard(content[0], read(content[1])),

@@ -44,7 +44,7 @@ class Remote:
                 return
 
     def __next__(self) -> Any:
-        for item in self:
+        for item in self._do("take", 1):
             return item
         raise StopIteration
 

@@ -25,7 +25,7 @@ OPAQUE = Opaque()
 def _standard(kind: str, args: list[Any]) -> Any:
     """A value of the standard library's as the built-in one it equals. Its own class may take forever to make it."""
     if kind in ("Counter", "OrderedDict", "defaultdict"):
-        return dict(args[-1])
+        return args[-1] if isinstance(args[-1], dict) else plain.mapping(args[-1])
     if kind == "Decimal":
         return float(args[0])
     if kind == "Fraction":

@@ -104,6 +104,7 @@ RIGHT = {
     "objects that compare": (STACK, "assert Stack().push(1) == Stack().push(1)\nassert Stack() != Stack().push(2)"),
     "Solution": ("class Solution:\n    def two(self, a): return [a, 0]", "s = Solution()\nassert s.two(3) == [3, 0]"),
     "a generator": ("def count(n):\n    for i in range(n): yield i", "assert list(count(3)) == [0, 1, 2]\nassert sum(count(4)) == 6"),
+    "a generator by next": ("def count():\n    yield 1\n    yield 2", "g = count()\nassert next(g) == 1\nassert next(g) == 2"),
     "an endless generator": (
         "def naturals():\n    i = 0\n    while True:\n        yield i\n        i += 1",
         "from itertools import islice\nassert list(islice(naturals(), 4)) == [0, 1, 2, 3]",

@@ -145,12 +145,24 @@ MODULUS = 2**61 - 1
         {"dict": [[MODULUS * i, 0] for i in range(20_000)]},
         {"list": [{"set": [{"tuple": [MODULUS * i]} for i in range(20_000)]}]},
         {"set": [{"int": hex(MODULUS * i << 2000)} for i in range(20_000)]},
+        {"standard": ["OrderedDict", {"list": [{"list": [{"tuple": [MODULUS * i, 0]} for i in range(20_000)]}]}]},
     ],
-    ids=["set", "frozenset", "dict", "tuples", "long"],
+    ids=["set", "frozenset", "dict", "tuples", "long", "pairs"],
 )
 def test_keys_that_collide_are_refused(forged: Any) -> None:
     with pytest.raises(ValueError, match="collide"):
         decode(forged)
+
+
+@pytest.mark.parametrize("kind", ["list", "tuple", "dict"])
+def test_deep_values_are_read(kind: str) -> None:
+    deep: Any = 0
+    for _ in range(400):
+        deep = {kind: [[0, deep]] if kind == "dict" else [deep]}
+    value = decode(deep)
+    for _ in range(400):
+        value = value[0]
+    assert value == 0
 
 
 def test_large_honest_tables_are_read() -> None:
