@@ -127,10 +127,20 @@ def decode(form: Any, readers: "dict[str, Reader]") -> Any:
 
 
 def distinct(items: list[Any]) -> list[Any]:
-    """Keys of a hash table. Raises ValueError where so many collide that it would take minutes to make: forged ones."""
-    if sum(count * count for count in collections.Counter(map(hash, items)).values()) > MOST_COMPARISONS:
+    """Keys of a hash table. Raises ValueError where so many collide that it would take seconds to make: forged ones."""
+    equal: dict[int, list[Any]] = collections.defaultdict(list)
+    for item in items:
+        equal[hash(item)].append(item)
+    if sum(len(same) * sum(map(_size, same)) for same in equal.values() if len(same) > 1) > MOST_COMPARISONS:
         raise ValueError("these keys collide")
     return items
+
+
+def _size(key: Any) -> int:
+    """About how much it takes to compare a key."""
+    if isinstance(key, (tuple, frozenset)):
+        return 1 + sum(map(_size, key))
+    return 1 + key.bit_length() // LONG_BITS if isinstance(key, int) else 1
 
 
 def mapping(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:

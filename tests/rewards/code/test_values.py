@@ -145,9 +145,10 @@ MODULUS = 2**61 - 1
         {"dict": [[MODULUS * i, 0] for i in range(20_000)]},
         {"list": [{"set": [{"tuple": [MODULUS * i]} for i in range(20_000)]}]},
         {"set": [{"int": hex(MODULUS * i << 2000)} for i in range(20_000)]},
+        {"set": [{"tuple": [0] * 300 + [MODULUS * i]} for i in range(300)]},
         {"standard": ["OrderedDict", {"list": [{"list": [{"tuple": [MODULUS * i, 0]} for i in range(20_000)]}]}]},
     ],
-    ids=["set", "frozenset", "dict", "tuples", "long", "pairs"],
+    ids=["set", "frozenset", "dict", "tuples", "long", "few but large", "pairs"],
 )
 def test_keys_that_collide_are_refused(forged: Any) -> None:
     with pytest.raises(ValueError, match="collide"):
