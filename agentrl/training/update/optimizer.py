@@ -218,7 +218,7 @@ class Optimizer:
         return next((rule.state[parameter] for rule in self.rules if parameter in rule.state), {})
 
     def forget(self) -> None:
-        """Have the rules begin anew."""
+        """Have the rules start without any moments."""
         for rule in self.rules:
             if not isinstance(rule, torch.optim.Adagrad):
                 rule.state.clear()
