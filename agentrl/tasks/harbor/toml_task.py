@@ -136,13 +136,22 @@ def _spec(folder: Path, asked: ContainerSpec, environment: Fields, agent: Fields
     image, build = image or asked.image, asked.build or build
     if image is None and build is None:
         raise UserError(f"{context}/Dockerfile is missing: write one, or name environment.docker_image in task.toml")
-    given = limits(environment, image, build)
-    spec = replace(asked, image=given.image, build=given.build, build_timeout=given.build_timeout, user=user_of(agent))
-    cpus, memory = asked.cpus or given.cpus, asked.memory_mb or given.memory_mb
-    spec = replace(spec, cpus=cpus, memory_mb=memory, storage_mb=given.storage_mb)
+    spec = limits(environment, image, build)
     access, allowed = _network(environment, agent, verifier)
-    spec = replace(spec, network="none" if asked.network == "none" else access, allowed=allowed)
-    return replace(spec, workdir=given.workdir or asked.workdir, env={**asked.env, **given.env})
+    return replace(
+        asked,
+        image=spec.image,
+        build=spec.build,
+        build_timeout=spec.build_timeout,
+        network="none" if asked.network == "none" else access,
+        allowed=allowed,
+        workdir=spec.workdir or asked.workdir,
+        env={**asked.env, **spec.env},
+        user=user_of(agent),
+        cpus=asked.cpus or spec.cpus,
+        memory_mb=asked.memory_mb or spec.memory_mb,
+        storage_mb=spec.storage_mb,
+    )
 
 
 def _network(environment: Fields, agent: Fields, verifier: Fields) -> tuple[str, tuple[str, ...]]:

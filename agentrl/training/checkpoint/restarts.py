@@ -71,7 +71,8 @@ class Restarts:
         if self.taken >= most and died.counts:
             raise died
         self.taken += died.counts
-        log.warning("%s; the run resumes by itself%s", died, f" (restart {self.taken} of {most})" * died.counts)
+        number = f" (restart {self.taken} of {most})" if died.counts else ""
+        log.warning("%s; the run resumes by itself%s", died, number)
         now, trainer = checkpoint_ids(self.folder), self.config.trainer
         if now and now != self._before:  # else the run has written none, and starts as before
             trainer = replace(trainer, resume_mode="auto", resume_from_path=None)

@@ -13,7 +13,7 @@ with the sequence alone by the median token: a router of experts may choose othe
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
@@ -144,6 +144,12 @@ def _far(model: Any, config: Any) -> int:
 def short_windows(model: PreTrainedModel, length: int) -> AbstractContextManager[None]:
     """While the body runs, attention windows and chunks that are longer have `length` tokens."""
     owners = (model.config, model.config.get_text_config(), *model.modules())
-    named = ((vars(owner), name, value) for owner in owners for name, value in vars(owner).items())
-    windows = (found for found in named if "window" in found[1] or "attention_chunk" in found[1])
-    return replaced((values, name, length) for values, name, size in windows if type(size) is int and size > length)
+    windows = ((vars(owner), name, size) for owner in owners for name, size in _windows(owner))
+    return replaced((attributes, name, length) for attributes, name, size in windows if size > length)
+
+
+def _windows(owner: object) -> Iterator[tuple[str, int]]:
+    """Names and tokens of the attention windows of a layer or a configuration."""
+    for name, value in vars(owner).items():
+        if ("window" in name or "attention_chunk" in name) and type(value) is int:
+            yield name, value
