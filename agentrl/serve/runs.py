@@ -44,8 +44,6 @@ INFO, NOTE = "info.json", "checkpoint.json"
 """What clients are told of a training run, and of a checkpoint: it is whole once it has the file."""
 TYPES = {"weights": "training", "sampler_weights": "sampler", "external_weights": "external"}
 """Kinds of checkpoints, in the protocol's words."""
-BASE = ("base_model", "lora_alpha")
-"""What adapters of one server have in common."""
 PARTS = {"attention": "train_attn", "mlp": "train_mlp", "unembed": "train_unembed"}
 
 
@@ -69,9 +67,11 @@ class Command:
 class TrainingRun:
     """A model that a session trains, in a folder with `info.json`."""
 
-    def __init__(self, folder: Path, info: dict[str, Any], trainer: "Models") -> None:
-        """`info`: its adapter and owner, in the protocol's words."""
-        self.folder, self.id, self.info, self.trainer = folder, folder.name, info, trainer
+    def __init__(self, folder: Path, base: dict[str, Any], trainer: "Models") -> None:
+        """`base`: facts that all models of the server share. Raises UserError for a model with others."""
+        self.folder, self.id, self.base, self.trainer = folder, folder.name, base, trainer
+        self.info = facts_of(folder, base)
+        """Its adapter and owner, in the protocol's words."""
         found = (folder / "snapshots").glob("[0-9]*")
         self.snapshot = max(found, key=lambda path: int(path.stem), default=folder / "snapshots" / "-1.0")
         """Folder of the last snapshot: COMMAND.STEPS."""
@@ -192,7 +192,7 @@ class TrainingRun:
     def _load_weights(self, command: Command) -> Answer:
         body = parse(command.body)
         folder = folder_of(self.folder.parent, field(body, "path", str), self.info["model_owner"])
-        facts_of(folder.parents[1], {name: own for name, own in self.info.items() if name in BASE})
+        facts_of(folder.parents[1], self.base)
         self.trainer.load(self.id, folder, optimizer=field(body, "optimizer", bool, False))
         return {"path": body["path"]}
 

@@ -93,7 +93,7 @@ class Service:
 
     async def start(self) -> None:
         paths = [path.parent for path in self.folder.glob("s-*/commands")]
-        self._runs = {path.name: TrainingRun(path, facts_of(path, self._base), self._trainer) for path in paths}
+        self._runs = {path.name: TrainingRun(path, self._base, self._trainer) for path in paths}
         self._seen = {name.partition(":")[0]: time.monotonic() for name in self._runs}
         self.training = asyncio.create_task(self._train())
         self._wake.set()
@@ -183,7 +183,7 @@ class Service:
             write_atomic(folder / INFO, [orjson.dumps(self._adapter(call) | info).decode()])
             for name in ("commands", "snapshots", "sampling", *runs.TYPES):
                 (folder / name).mkdir(exist_ok=True)
-            self._runs[folder.name] = TrainingRun(folder, facts_of(folder, self._base), self._trainer)
+            self._runs[folder.name] = TrainingRun(folder, self._base, self._trainer)
         return await self._submit(call, folder.name, 0)
 
     def _make_room(self, owner: str) -> None:

@@ -62,6 +62,10 @@ class Client:
         assert self.model == f"{self.session}:train:0"
         return self
 
+    async def second_model(self, status):
+        body = {"session_id": self.session, "model_seq_id": 1, "base_model": str(MODEL)}
+        return await self.post("create_model", body, status)
+
     async def result(self, submitted, accept="application/json"):
         return await self.post("retrieve_future", {"request_id": submitted["request_id"]}, accept=accept)
 
@@ -594,8 +598,7 @@ async def test_limits_of_a_key_refuse_and_leave_the_others_alone(tmp_path, monke
         await client.step(5)
         await client.step(6)
         await client.post("optim_step", {"model_id": client.model, "seq_id": 7}, 429)
-        body = {"session_id": client.session, "model_seq_id": 1, "base_model": str(MODEL)}
-        assert "models are open" in (await client.post("create_model", body, 400))["detail"]
+        assert "models are open" in (await client.second_model(400))["detail"]
         await other.result(await other.step(1))
 
 
@@ -608,8 +611,7 @@ async def test_a_silent_session_makes_room_for_the_next_program(tmp_path, monkey
         alive = await Client(http).open()
         await alive.result(await alive.step(1))
         monkeypatch.setattr(service_module, "SILENT_SECONDS", 100)
-        body = {"session_id": alive.session, "model_seq_id": 1, "base_model": str(MODEL)}
-        assert "models are open" in (await alive.post("create_model", body, 400))["detail"]
+        assert "models are open" in (await alive.second_model(400))["detail"]
         await other.result(await other.step(1))
         assert "is not open" in (await dead.post("optim_step", {"model_id": dead.model, "seq_id": 1}, 404))["detail"]
 
