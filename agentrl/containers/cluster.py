@@ -25,6 +25,7 @@ class ClusterProvider(Generic[S]):
         """`settings`: class of `rollout.containers.options`."""
         check_keys(containers.options, signature(settings).parameters, "rollout.containers.options")
         self.settings, self._registry = settings(**containers.options), containers.registry
+        self._lock = asyncio.Lock()
         self._folders: dict[Path, str] = {}
         """Names of the images of folders, each of which is read once."""
 
@@ -39,6 +40,7 @@ class ClusterProvider(Generic[S]):
             return spec.image
         if spec.build is None or self._registry is None:
             raise UserError(NOT_BUILT)
-        if spec.build not in self._folders:
-            self._folders[spec.build] = await asyncio.to_thread(name_of_folder, spec.build, self._registry)
+        async with self._lock:  # containers of a batch begin at once
+            if spec.build not in self._folders:
+                self._folders[spec.build] = await asyncio.to_thread(name_of_folder, spec.build, self._registry)
         return self._folders[spec.build]

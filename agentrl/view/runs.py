@@ -155,14 +155,16 @@ def _is_dump_folder(path: Path) -> bool:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    with suppress(OSError, UserError, yaml.YAMLError, TypeError, ValueError):
+    with suppress(OSError):
         return _read(folder, (folder / CONFIG_FILE).stat().st_mtime_ns)
     return {}
 
 
 @lru_cache(maxsize=1000)
 def _read(folder: Path, written: int) -> dict[str, Any]:
-    return dict(read_yaml(read_inside(folder / CONFIG_FILE, folder)))
+    with suppress(OSError, UserError, yaml.YAMLError, TypeError, ValueError):
+        return dict(read_yaml(read_inside(folder / CONFIG_FILE, folder)))
+    return {}
 
 
 def _flat(prefix: str, value: object) -> Iterator[tuple[str, object]]:

@@ -1,5 +1,6 @@
 """Containers as pods: as every provider's, by a stand-in for the API server whose pods are containers of Docker."""
 
+import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator
@@ -128,8 +129,10 @@ async def test_a_folder_is_read_once_and_not_by_the_event_loop(
     provider = made(registry="here:5000")
     spec = ContainerSpec(build=tmp_path)
     await provider.prepare(spec)
-    assert (await provider.image_name(spec)).startswith("here:5000/agentrl:")
-    (thread,) = threads
+    other = made(registry="here:5000")
+    names = await asyncio.gather(*(other.image_name(spec) for _ in range(3)), provider.image_name(spec))
+    assert all(name.startswith("here:5000/agentrl:") for name in names)
+    thread, _ = threads
     assert thread is not threading.current_thread()
     await provider.close()
 
