@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agentrl.config.names import Setting, destination
 from agentrl.config.presets import Presets
 from agentrl.config.tree import ADDED, CHANGED, Reader
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line
 
 if TYPE_CHECKING:
     from hydra.core.override_parser.types import Override
@@ -70,7 +70,7 @@ def parse_override(text: str) -> "Override":
         return OverridesParser.create().parse_override(key + equals + QUOTED_OR_WORD.sub(_quoted, value))
     except HydraException as error:
         fix = "quote values that hold blanks, commas or brackets: 'key=\"a, b\"'"
-        reason = " ".join(str(error).split()).partition(" See ")[0]
+        reason = one_line(error).partition(" See ")[0]
         raise UserError(f"{text}: not in Hydra's grammar ({reason}); {fix}") from error
 
 

@@ -16,7 +16,7 @@ from agentrl.chat import Chat
 from agentrl.config.schema import Config
 from agentrl.config.validate import sections_for
 from agentrl.core.blocking import TEST_MAX_BLOCKED_SECONDS, LoopWatch
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line
 from agentrl.data import load_dataset
 from agentrl.doctor import containers, conversations, engines, memory, protocols, rows, services, template
 from agentrl.doctor.finding import Finding, ok, problem, warning
@@ -194,8 +194,7 @@ def _checked(config: Config) -> Iterator[Finding]:
 def _as_problem(error: Exception) -> Finding:
     if isinstance(error, UserError):
         return problem(*_split(str(error)))
-    text = " ".join(str(error).split())
-    return problem(f"{type(error).__name__}: {text}", "this check could not run; the other checks did")
+    return problem(f"{type(error).__name__}: {one_line(error)}", "this check could not run; the other checks did")
 
 
 def _split(line: str) -> tuple[str, str]:

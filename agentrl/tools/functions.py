@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, TypeVar, overload
 
-from agentrl.core.errors import UserError
+from agentrl.core.errors import UserError, one_line
 from agentrl.tools.base import BaseTool
 from agentrl.tools.schemas import OpenAIFunctionToolSchema
 
@@ -76,7 +76,7 @@ def _schema_of(fn: Callable[..., Any], name: str | None, written: Any) -> OpenAI
     try:
         schema = OpenAIFunctionToolSchema.model_validate(_inferred(fn) if written is None else written)
     except ValueError as error:
-        reason = " ".join(str(error).split())
+        reason = one_line(error)
         raise UserError(f"@function_tool {fn.__name__}: {reason}: fix docstring and hints, or pass schema=") from error
     if name is not None:
         schema.function.name = name

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.containers import Done
-from agentrl.core.errors import InfraError, UserError, last_line
+from agentrl.core.errors import InfraError, UserError, last_line, one_line
 from agentrl.core.tasks import cancelled
 from agentrl.tasks.harbor.format import HarborTask
 from agentrl.tasks.runner import TaskRunner
@@ -53,7 +53,7 @@ async def check_tasks(
             try:
                 await _fill(report, folder, runner, logs / name)
             except (UserError, InfraError) as error:
-                report.problem = " ".join(str(error).split())
+                report.problem = one_line(error)
                 report.details = getattr(error.__cause__, "details", ())
         return report
 
